@@ -1,0 +1,209 @@
+"""The only composition root: every choice by name happens here. `RunConfig` in, `Run` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_core.algorithm import advantages, kl, penalty, policy_losses, reductions
+from grpo_core.algorithm.objective import Algorithm
+from grpo_core.config.root import RunConfig
+from grpo_core.data.order import PromptOrder
+from grpo_core.data.prompts import PromptSets, load_prompts
+from grpo_core.errors import ConfigError, DataError
+from grpo_core.models.decoding import PolicyDecoder
+from grpo_core.models.loading import DTYPES, LoadedModel, load_model
+from grpo_core.models.policy import Policy
+from grpo_core.models.reference import Reference
+from grpo_core.models.saving import load_policy, save_policy
+from grpo_core.models.tokens import decode, encode_prompt
+from grpo_core.records import Prompt, Rollout, Score
+from grpo_core.rewards.build import build_reward, needs_answer
+from grpo_core.rollout.torch_engine import TorchEngine
+from grpo_core.runtime.seeding import seed_everything
+from grpo_core.train.run import Run, Storage
+
+REDUCTIONS = {
+    "token_mean": reductions.token_mean,
+    "sequence_mean": reductions.sequence_mean,
+    "sequence_sum": reductions.sequence_sum,
+}
+KL_ESTIMATORS = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}
+
+
+def build_algorithm(config: RunConfig) -> Algorithm:
+    """The named parts as functions."""
+    chosen = config.algorithm
+    clip = {"low": chosen.clip_low, "high": chosen.clip_high}
+    losses = {
+        "clipped": partial(policy_losses.clipped, **clip),
+        "unclipped": policy_losses.unclipped,
+        "reinforce": policy_losses.reinforce,
+    }
+    estimators = {
+        "gae": partial(advantages.gae, gamma=chosen.gamma, lam=chosen.gae_lambda),
+        "group_centered": advantages.group_centered,
+        "group_normalized": advantages.group_normalized,
+        "leave_one_out": advantages.leave_one_out,
+        "batch_baseline": advantages.batch_baseline,
+    }
+    fixed_length = partial(reductions.fixed_length, length=config.rollout.max_new_tokens)
+    return Algorithm(
+        advantage=estimators[chosen.advantage],
+        policy_loss=losses[chosen.policy_loss],
+        reduction=(REDUCTIONS | {"fixed_length": fixed_length})[chosen.reduction],
+        critic=chosen.critic != "none",
+        value_coef=chosen.value_coef,
+        value_clip=chosen.value_clip,
+        entropy_coef=chosen.entropy_coef,
+        kl=chosen.kl,
+        kl_estimator=KL_ESTIMATORS[chosen.kl_estimator],
+        whiten_advantages=chosen.whiten_advantages,
+        clipped=partial(policy_losses.is_clipped, **clip) if chosen.policy_loss == "clipped" else None,
+        penalty=build_penalty(config),
+    )
+
+
+def build_penalty(config: RunConfig) -> penalty.Penalty | None:
+    """The gradient penalty, or None where it is switched off."""
+    train, kind = config.train, config.algorithm.penalty
+    if kind == "none" or train.lambda_ == 0:
+        return None
+    products = {
+        "exact": penalty.exact,
+        "finite_difference": partial(penalty.finite_difference, shift=train.penalty_shift),
+    }
+    return penalty.Penalty(
+        product=products[kind], strength=train.lambda_, mode=train.lambda_mode, cap=train.penalty_cap
+    )
+
+
+def build_kl(config: RunConfig) -> kl.KLController:
+    """The controller of the KL coefficient."""
+    rl = config.rl
+    return {
+        "fixed": lambda: kl.FixedKL(rl.init_kl_coef),
+        "adaptive": lambda: kl.AdaptiveKL(rl.init_kl_coef, rl.kl_target, rl.kl_horizon),
+        "dual": lambda: kl.DualKL(rl.init_kl_coef, rl.kl_target, rl.kl_dual_lr),
+    }[config.algorithm.kl_controller]()
+
+
+def build_policy(config: RunConfig, loaded: LoadedModel) -> Policy:
+    """The loaded model as a policy."""
+    train = config.train
+    share = train.share_prompts == "on" or (
+        train.share_prompts == "auto" and not config.model.gradient_checkpointing
+    )
+    return Policy(
+        loaded.model,
+        adapter=loaded.adapter,
+        critic=config.algorithm.critic,
+        share_prompts=share,
+        compiled=train.compile,
+        autocast=None if train.autocast == "off" else DTYPES[train.autocast],
+        frozen_value_trunk=config.algorithm.truncate_backprop_value,
+    )
+
+
+def build_optimizer(config: RunConfig, policy: Policy) -> torch.optim.Optimizer:
+    """AdamW; the critic's weights are a group of their own, with their own peak rate."""
+    train = config.train
+    groups: list[dict[str, Any]] = [{"params": policy.policy_parameters(), "peak_lr": train.learning_rate}]
+    if policy.value_parameters():
+        rate = train.critic_learning_rate or train.learning_rate
+        groups.append({"params": policy.value_parameters(), "peak_lr": rate})
+    return torch.optim.AdamW(
+        groups, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=_fusable(policy)
+    )
+
+
+def _fusable(policy: Policy) -> bool:
+    return policy.device.type in ("cuda", "cpu")
+
+
+@dataclass(frozen=True)
+class _Preparer:
+    """Tokenises a prompt and refuses one that leaves no room for a completion."""
+
+    tokenizer: Any
+    limit: int
+
+    def __call__(self, prompt: Prompt) -> Prompt:
+        ready = prompt if prompt.token_ids else encode_prompt(self.tokenizer, prompt)
+        if len(ready.token_ids) > self.limit:
+            raise DataError(
+                f"prompt {prompt.id} has {len(ready.token_ids)} tokens; train.seq_length minus "
+                f"rollout.max_new_tokens leaves room for {self.limit}",
+                fix="raise train.seq_length, lower rollout.max_new_tokens, or remove the prompt",
+            )
+        return ready
+
+
+def assemble(
+    config: RunConfig,
+    folder: Path,
+    *,
+    reward: Callable[[Sequence[Rollout]], Sequence[Score]] | None = None,
+    prompts: PromptSets | None = None,
+    loaded: LoadedModel | None = None,
+) -> Run:
+    """Load data, reward and model, in that order, so that bad input is refused before the slow part.
+
+    `reward`, `prompts` and `loaded` replace what the config names.
+    """
+    seed_everything(config.run.seed)
+    if config.run.threads is not None:
+        torch.set_num_threads(config.run.threads)
+    sets = prompts or load_prompts(config.data, held_out=config.evaluation.prompts)
+    judge = reward or build_reward(config.reward)
+    if reward is None:
+        check_answers(config, sets)
+    loaded = loaded or load_model(config.model)
+    check_length(config, loaded)
+    policy = build_policy(config, loaded)
+    prepare = _Preparer(loaded.tokenizer, config.train.seq_length - config.rollout.max_new_tokens)
+    return Run(
+        config=config,
+        folder=folder,
+        policy=policy,
+        reference=Reference(policy) if config.algorithm.kl != "none" else None,
+        engine=TorchEngine(PolicyDecoder(policy), loaded.eos, batch_size=config.rollout.batch_size),
+        reward=judge,
+        prepare=prepare,
+        decode=partial(decode, loaded.tokenizer),
+        order=PromptOrder(sets.train, seed=config.run.seed),
+        held_out=[prepare(prompt) for prompt in sets.held_out],
+        algorithm=build_algorithm(config),
+        kl=build_kl(config),
+        optimizer=build_optimizer(config, policy),
+        storage=Storage(
+            save=partial(save_policy, policy, loaded.tokenizer), load=partial(load_policy, policy)
+        ),
+    )
+
+
+def check_answers(config: RunConfig, sets: PromptSets) -> None:
+    """Refuse rows without a reference answer where a reward part compares with one."""
+    if not needs_answer(config.reward):
+        return
+    for prompt in [*sets.train, *sets.held_out]:
+        if prompt.answer is None:
+            raise DataError(
+                f"prompt {prompt.id} has no answer, but a reward part compares with one",
+                fix="name the column in data.columns.answer, or use a reward that needs none",
+            )
+
+
+def check_length(config: RunConfig, loaded: LoadedModel) -> None:
+    """Refuse sequences longer than the model's positions."""
+    limit = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and config.train.seq_length > limit:
+        raise ConfigError(
+            f"train.seq_length is {config.train.seq_length}, but the model has {limit} positions",
+            fix=f"set train.seq_length to {limit} or less",
+        )

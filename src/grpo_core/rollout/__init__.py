@@ -1,0 +1,1 @@
+"""Sampling completions: the engine's protocol and the in-process torch engine."""

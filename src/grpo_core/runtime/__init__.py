@@ -1,0 +1,1 @@
+"""What a process needs around the maths: checkpoints, seeds, memory figures, interrupts."""
