@@ -26,7 +26,7 @@ from grpo_core.records import Prompt, Rollout, Score
 from grpo_core.rewards.build import build_reward, needs_answer
 from grpo_core.rollout.torch_engine import TorchEngine
 from grpo_core.runtime.seeding import seed_everything
-from grpo_core.train.run import Run, Storage
+from grpo_core.training.run import Run, Storage
 
 REDUCTIONS = {
     "token_mean": reductions.token_mean,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 app = typer.Typer(
     name="grpo",
-    help="Train small language models with reinforcement learning: Gradient-Regularized Policy Optimization, PPO "
-    "and group-relative methods.\n\nStart with [bold]grpo config check my.yaml[/bold].",
+    help="Train small language models with reinforcement learning: Gradient-Regularized Policy Optimization, "
+    "PPO and group-relative methods.\n\nStart with [bold]grpo config check my.yaml[/bold].",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -23,7 +23,7 @@ app.add_typer(config_app, name="config", rich_help_panel="Prepare")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The run's YAML file.", show_default=False)]
 Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 - Typer reads this at run time on Python 3.10
+    list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
@@ -33,10 +33,10 @@ Overrides = Annotated[
 ]
 
 
-# ---- Train: train, generate, export -------------------------------------------------------------------------
+# ---- Train: train, generate, export ----------------------------------------------------------------------
 
 
-# ---- Prepare: config check | show | schema | reference, presets ----------------------------------------------
+# ---- Prepare: config check | show | schema | reference, presets ------------------------------------------
 
 
 @config_app.command("check")
@@ -46,6 +46,7 @@ def config_check(file: ConfigFile, set_: Overrides = None) -> None:
     Example: grpo config check my.yaml --set train.batch_size=32
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from grpo_core.config.load import read_config
@@ -54,13 +55,13 @@ def config_check(file: ConfigFile, set_: Overrides = None) -> None:
 
     loaded = read_config(file, set_ or ())
     console = Console()
-    console.print(f"[bold green]ok[/] {file}", highlight=False)
+    console.print(f"[bold green]ok[/] {escape(str(file))}", highlight=False)
     table = Table.grid(padding=(0, 2))
     for label, text in summary(loaded.config):
-        table.add_row(f"[bold]{label}[/]", text)
-    console.print(table)
+        table.add_row(f"[bold]{label}[/]", escape(text))
     for note in notes(loaded.config, loaded.explicit):
-        console.print(f"[yellow]note[/] {note}", highlight=False)
+        table.add_row("[yellow]note[/]", escape(note))
+    console.print(table)
 
 
 @config_app.command("show")
@@ -111,20 +112,23 @@ def presets() -> None:
     from grpo_core.config.presets import PRESETS
 
     console = Console()
-    table = Table(
-        "preset", "lambda", "learning rate", "for", title="Presets (preset: NAME)", title_justify="left"
-    )
+    console.print("[bold]Presets[/] (preset: NAME)")
+    table = Table.grid(padding=(0, 2))
     for name, preset in PRESETS.items():
         train = preset.settings["train"]
-        table.add_row(name, f"{train['lambda']:g}", f"{train['learning_rate']:g}", preset.description)
+        strength, rate = f"lambda {train['lambda']:g}", f"learning rate {train['learning_rate']:g}"
+        table.add_row(f"  [cyan]{name}[/]", strength, rate, preset.description)
     console.print(table)
-    table = Table("name", *ALGORITHMS["grpo"], title="Algorithms (algorithm: NAME)", title_justify="left")
+    console.print("\n[bold]Algorithms[/] (algorithm: NAME)")
+    table = Table.grid(padding=(0, 2))
     for name, parts in ALGORITHMS.items():
-        table.add_row(name, *(str(value).lower() for value in parts.values()))
+        table.add_row(
+            f"  [cyan]{name}[/]", ", ".join(f"{part} {str(how).lower()}" for part, how in parts.items())
+        )
     console.print(table)
 
 
-# ---- Entry ---------------------------------------------------------------------------------------------------
+# ---- Entry -----------------------------------------------------------------------------------------------
 
 
 def main() -> None:

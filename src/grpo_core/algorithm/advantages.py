@@ -1,7 +1,7 @@
 """Advantage estimators: how much better a token was than expected. `Batch -> tensor [rollout, token]`.
 
-Group estimators read `group_ids` and never positions; groups may have different sizes. A rollout without a reward
-(NaN) gets 0 and is in nobody's statistics. All of them work in float64 inside, so a group whose rewards are equal
+Group estimators read `group_ids` and never positions; groups may have different sizes. A rollout without a finite
+reward gets 0 and is in nobody's statistics. All of them work in float64 inside, and a group whose rewards are equal
 gives exactly 0.
 """
 
@@ -49,8 +49,10 @@ def _groups(values: PerRollout, ids: Ids) -> tuple[Ids, Bool[Tensor, "rollout"],
 def spread(values: PerRollout, ids: Ids) -> PerRollout:
     """max - min of each rollout's group, over the rollouts that have a value; 0 for a lone one."""
     _, row = torch.unique(ids, return_inverse=True)
-    low = torch.full_like(values, torch.inf).scatter_reduce(0, row, values.nan_to_num(nan=torch.inf), "amin")
-    high = torch.full_like(values, -torch.inf).scatter_reduce(0, row, values.nan_to_num(nan=-torch.inf), "amax")
+    valid = values.isfinite()
+    start = torch.full_like(values, torch.inf)
+    low = start.scatter_reduce(0, row, torch.where(valid, values, torch.inf), "amin")
+    high = (-start).scatter_reduce(0, row, torch.where(valid, values, -torch.inf), "amax")
     return (high - low).clamp(min=0)[row]
 
 
@@ -74,10 +76,10 @@ def normalized(values: PerRollout, ids: Ids) -> PerRollout:
 
 
 def leave_one_out_difference(values: PerRollout, ids: Ids) -> PerRollout:
-    """r_i - mean of the others in its group. RLOO (arXiv 2402.14740, eq. 6). 0 for a lone rollout."""
+    """r_i - mean of the others in its group. RLOO (arXiv 2402.14740, eq. 6). 0 for an equal or lone group."""
     _, valid, count, total = _groups(values, ids)
     result = values - (total - values) / (count - 1).clamp(min=1)
-    return torch.where(valid & (count > 1), result, 0.0)
+    return torch.where(valid & (spread(values, ids) > 0), result, 0.0)
 
 
 def _spread_over_tokens(per_rollout: PerRollout, batch: Batch) -> Float[Tensor, "rollout token"]:
@@ -112,7 +114,8 @@ def gae(batch: Batch, *, gamma: float = 1.0, lam: float = 0.95) -> Float[Tensor,
     """
     if batch.old_values is None:
         raise ValueError("gae needs old_values: set algorithm.critic to shared or separate")
-    return generalised(token_rewards(batch), batch.old_values, batch.response_mask, gamma, lam).to(batch.rewards.dtype)
+    result = generalised(token_rewards(batch), batch.old_values, batch.response_mask, gamma, lam)
+    return torch.where(batch.rewards.isfinite()[:, None], result, 0.0).to(batch.rewards.dtype)
 
 
 def generalised(

@@ -6,6 +6,7 @@ Axes: `rollout` (one sampled completion), `token` (response position, right padd
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -90,25 +91,30 @@ def length_mask(lengths: Sequence[int]) -> Bool[Tensor, "row token"]:
 
 
 def collate(rollouts: Sequence[Rollout], *, mask_truncated: bool = False, fill: int = 0) -> Batch:
-    """Rollouts with scores to one batch. Rows of the same prompt id share one row of `prompt_ids`.
+    """Rollouts with scores to one batch. Rows of the same prompt (id and tokens) share one row of `prompt_ids`.
 
-    `fill` is the id put into padded slots; it is never attended to nor scored.
+    A rollout without a reward (no score, a declared failure, or a value that is not finite) has reward NaN and an
+    empty loss mask. `fill` is the id put into padded slots; it is never attended to nor scored.
     """
-    prompts: dict[str, tuple[int, ...]] = {}
-    for rollout in rollouts:
-        prompts.setdefault(rollout.prompt.id, rollout.prompt.token_ids)
-    place = {name: row for row, name in enumerate(prompts)}
+    keys = [(rollout.prompt.id, rollout.prompt.token_ids) for rollout in rollouts]
+    place = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+    rewards = torch.tensor([_reward(rollout) for rollout in rollouts])
     ids = [rollout.completion.token_ids for rollout in rollouts]
     response_mask = length_mask([len(row) for row in ids])
     keep = torch.tensor([not (mask_truncated and rollout.truncated) for rollout in rollouts])
-    reversed_prompts = [row[::-1] for row in prompts.values()]
+    reversed_prompts = [tokens[::-1] for _, tokens in place]
     return Batch(
         prompt_ids=pad_right(reversed_prompts, fill, torch.long).flip(1),
         prompt_mask=length_mask([len(row) for row in reversed_prompts]).flip(1),
-        prompt_index=torch.tensor([place[rollout.prompt.id] for rollout in rollouts]),
+        prompt_index=torch.tensor([place[key] for key in keys]),
         response_ids=pad_right(ids, fill, torch.long),
         response_mask=response_mask,
-        loss_mask=response_mask & keep[:, None],
+        loss_mask=response_mask & (keep & rewards.isfinite())[:, None],
         group_ids=torch.tensor([rollout.group_id for rollout in rollouts]),
-        rewards=torch.tensor([r.score.value if r.score else float("nan") for r in rollouts]),
+        rewards=rewards,
     )
+
+
+def _reward(rollout: Rollout) -> float:
+    failed = rollout.score is None or rollout.score.failure is not None or not math.isfinite(rollout.score.value)
+    return math.nan if failed or rollout.score is None else rollout.score.value

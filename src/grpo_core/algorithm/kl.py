@@ -7,6 +7,7 @@ counts is the gradient: that of k2 is the reverse KL's, that of k3 is the forwar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,10 +34,11 @@ def k2(logprobs: PerToken, ref_logprobs: PerToken) -> PerToken:
 def k3(logprobs: PerToken, ref_logprobs: PerToken) -> PerToken:
     """exp(-d) - 1 + d. Unbiased and never negative; as a loss its gradient is that of KL(ref || pi).
 
-    The exponent's input is bounded at 20 nats, so a token the policy gave up on cannot overflow.
+    d is bounded below at -20 nats, so a token the policy gave up on cannot overflow: its value stays at 4.9e8 and
+    its gradient is 0 (not the +1 of the linear part alone, which would push it further down).
     """
-    d = logprobs - ref_logprobs
-    return (-d).clamp(max=MAX_GAP).exp() - 1 + d
+    d = (logprobs - ref_logprobs).clamp(min=-MAX_GAP)
+    return (-d).exp() - 1 + d
 
 
 class KLController(Protocol):
@@ -67,7 +69,9 @@ class AdaptiveKL:
     horizon: float
 
     def update(self, kl: float, completions: int) -> None:
-        """Towards `target`, by at most a fifth per horizon."""
+        """Towards `target`, by at most a fifth per horizon. A reading that is not a number moves nothing."""
+        if math.isnan(kl):
+            return
         error = min(max(kl / self.target - 1, -0.2), 0.2)
         self.coef *= 1 + error * completions / self.horizon
 
@@ -84,5 +88,7 @@ class DualKL:
     lr: float
 
     def update(self, kl: float, completions: int) -> None:
-        """One ascent step; the multiplier of a slack constraint falls to 0."""
+        """One ascent step; the multiplier of a slack constraint falls to 0. A reading that is not a number moves nothing."""
+        if math.isnan(kl):
+            return
         self.coef = max(0.0, self.coef + self.lr * (kl - self.target))

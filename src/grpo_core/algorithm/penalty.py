@@ -186,10 +186,11 @@ def add_penalty(
 ) -> PenaltyReport:
     """Turn g in `.grad` of `covered` into g + 2 lambda H g. `others` keep plain g.
 
-    A zero gradient stays zero. A non-finite value anywhere leaves `.grad` as it is and reports `finite=False`: the
+    A covered parameter that got no gradient gets none from the second pass either. A zero gradient stays zero. A non-finite value anywhere leaves `.grad` as it is and reports `finite=False`: the
     caller skips the whole step.
     """
-    params = [p for p in _distinct(covered) if p.grad is not None]
+    distinct = _distinct(covered)
+    params = [p for p in distinct if p.grad is not None]
     grads = [p.grad for p in params if p.grad is not None]
     norm = _norm(grads)
     finite = bool(torch.isfinite(torch.tensor(norm)))
@@ -197,7 +198,8 @@ def add_penalty(
         return PenaltyReport(grad_norm=norm, finite=finite)
 
     g = [grad.clone() for grad in grads]
-    untouched = [(p, None if p.grad is None else p.grad.clone()) for p in _distinct(others)]
+    unused = [p for p in distinct if p.grad is None]
+    untouched = [(p, None if p.grad is None else p.grad.clone()) for p in [*unused, *_distinct(others)]]
     try:
         with _kept(buffers):
             product = penalty.product(parts, rng, params, g)

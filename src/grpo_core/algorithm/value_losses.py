@@ -30,5 +30,6 @@ def explained_variance(
 ) -> float:
     """1 - Var(R - V) / Var(R) over the slots where `mask` holds; 0 when the returns do not vary."""
     returns, residual = returns[mask].double(), (returns - values)[mask].double()
-    variance = returns.var(correction=0)
-    return float(1 - residual.var(correction=0) / variance) if variance > 0 else 0.0
+    if len(returns) == 0 or returns.max() == returns.min():
+        return 0.0
+    return float(1 - residual.var(correction=0) / returns.var(correction=0))

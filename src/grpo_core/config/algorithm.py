@@ -51,7 +51,7 @@ def expand_algorithm(value: Any) -> Any:
 
 
 class AlgorithmConfig(Section):
-    """The parts. Keys left out take the named algorithm's choice (`grpo presets` prints the table)."""
+    """A method as a choice of parts. A part left out takes the choice of the algorithm in `name`."""
 
     name: AlgorithmName = "grpo"
     """`grpo` is Gradient-Regularized Policy Optimization; the group-relative method is `group_relative`."""
@@ -109,7 +109,7 @@ class AlgorithmConfig(Section):
 
 
 class RLConfig(Section):
-    """KL control, with the article's keys."""
+    """Control of the KL divergence."""
 
     init_kl_coef: float = Field(default=0.02, ge=0)
     """Start of the KL coefficient. It acts where algorithm.kl is `reward` or `loss`."""

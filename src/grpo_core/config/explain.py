@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -38,9 +38,8 @@ def explain(error: ValidationError, document: Document) -> list[Problem]:
     found: dict[str, Problem] = {}
     for details in error.errors(include_url=False):
         for problem in _explain_one(details, document):
-            found.setdefault(
-                problem.line if details["type"] == "impossible_pair" else problem.keys[0], problem
-            )
+            pair = details["type"] == "impossible_pair"
+            found.setdefault(problem.line if pair else problem.keys[0], problem)
     return list(found.values())
 
 
@@ -87,13 +86,11 @@ def _remedy_for_unknown(loc: tuple[str | int, ...], path: Path) -> str:
         return f"write `{prefix}{name}`"
     other_kinds = [key for key in all_keys() if key.name == name and key.parent == prefix.rstrip(".")]
     if other_kinds:
-        kinds = " or ".join(f"`kind: {kind_of(key.section)}`" for key in other_kinds)
+        kinds = _either(f"`kind: {kind_of(key.section)}`" for key in other_kinds)
         return f"`{name}` is a key of {kinds}; this is `kind: {kind_of(sections[0])}`"
-    places = dict.fromkeys(key.parent for key in all_keys() if key.name == name)
+    places = [key.parent for key in all_keys() if key.name == name]
     if places:
-        return f"`{name}` belongs " + " or ".join(
-            f"under `{at}:`" if at else "at the top level" for at in places
-        )
+        return f"`{name}` belongs " + _either(f"under `{at}:`" if at else "at the top level" for at in places)
     if name in ELSEWHERE:
         return f"here it is called `{ELSEWHERE[name]}`"
     near = nearest(name, level)
@@ -101,12 +98,12 @@ def _remedy_for_unknown(loc: tuple[str | int, ...], path: Path) -> str:
         return f"did you mean `{prefix}{near}`?"
     far = nearest(name, [key.name for key in all_keys()])
     if far:
-        return (
-            "did you mean "
-            + " or ".join(dict.fromkeys(f"`{k.path}`" for k in all_keys() if k.name == far))
-            + "?"
-        )
+        return f"did you mean {_either(f'`{key.path}`' for key in all_keys() if key.name == far)}?"
     return f"remove it; the keys here are {', '.join(dict.fromkeys(level))}"
+
+
+def _either(options: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(options))
 
 
 def _wrong_kind(details: ErrorDetails) -> tuple[str, str]:
@@ -118,10 +115,8 @@ def _wrong_kind(details: ErrorDetails) -> tuple[str, str]:
     if details["type"] == "union_tag_invalid":
         tag = str(details["ctx"]["tag"])
         near = nearest(tag, names)
-        return (
-            f"{tag!r} is no kind",
-            f"did you mean `{near}`? It is {listing}" if near else f"write {listing}",
-        )
+        fix = f"did you mean `{near}`? It is {listing}" if near else f"write {listing}"
+        return f"{tag!r} is no kind", fix
     given = details["input"] if isinstance(details["input"], dict) else {}
     overlap = {kind: len(set(given) & set(fields(section))) for kind, section in kinds.items()}
     best = max(overlap, key=lambda kind: overlap[kind]) if any(overlap.values()) else None

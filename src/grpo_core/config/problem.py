@@ -27,6 +27,11 @@ class Problem:
         return f"{self.line}\n  fix: {self.fix}"
 
 
+def conflict(keys: str, text: str, fix: str) -> Problem:
+    """A problem between several keys, given as `"train.batch_size, rollout.group_size"`."""
+    return Problem(tuple(keys.split(", ")), text, fix)
+
+
 def error_from(problems: Sequence[Problem]) -> ConfigError:
     """One `ConfigError` that tells all of them, each with its remedy."""
     if len(problems) == 1:

@@ -133,14 +133,15 @@ RewardPart = Annotated[
 
 
 def expand_reward(value: Any) -> Any:
-    """Write `reward: exact`, a bare part, or a bare list of parts in full."""
-    if isinstance(value, str):
-        value = {"kind": value}
-    if isinstance(value, list):
-        return {"parts": [{"kind": part} if isinstance(part, str) else part for part in value]}
+    """Write `reward: exact`, a bare part, or a list of either in full."""
+    if isinstance(value, str | list):
+        value = {"parts": value if isinstance(value, list) else [value]}
     if isinstance(value, dict) and "kind" in value:
         around = {key: item for key, item in value.items() if key in RewardConfig.model_fields}
-        return {"parts": [{key: item for key, item in value.items() if key not in around}], **around}
+        value = {"parts": [{key: item for key, item in value.items() if key not in around}], **around}
+    if isinstance(value, dict) and isinstance(value.get("parts"), list):
+        parts = [{"kind": part} if isinstance(part, str) else part for part in value["parts"]]
+        value = {**value, "parts": parts}
     return value
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
+import yaml
 from pydantic.fields import FieldInfo
 
-from grpo_core.config.algorithm import ALGORITHMS, AlgorithmName
+from grpo_core.config.algorithm import ALGORITHMS, AlgorithmConfig, AlgorithmName
+from grpo_core.config.document import Dumper
 from grpo_core.config.keys import fields, kind_of, sections_in, type_text
 from grpo_core.config.presets import PRESETS
 from grpo_core.config.root import RunConfig
 from grpo_core.config.section import Section
-from grpo_core.config.unfit import show
 
-BOUND_WORDS = {
-    "gt": "above",
-    "ge": "at least",
-    "lt": "below",
-    "le": "at most",
-    "min_length": "entries, at least",
-}
+BOUND_WORDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most", "min_length": "least entries"}
 
 
 def json_schema() -> dict[str, Any]:
@@ -85,44 +80,52 @@ def reference_markdown() -> str:
         "reward: number",
         "```",
         "",
-        "What is not written takes its default. Defaults, then the `preset`, then the file, then `--set key=value`:",
-        "the later wins. `algorithm: ppo`, `reward: exact` and `data: rows.jsonl` are short for the full sections.",
+        "What is not written takes its default. The order is defaults, `preset`, file, `--set key=value`;",
+        "the later wins. `algorithm: ppo`, `reward: exact`, `data: rows.jsonl` are short for full sections.",
         "Wrong keys, types and combinations are refused before anything is loaded, all of them at once.",
         "",
     ]
-    lines += _section(RunConfig, "", "The whole file")
+    sections = dict(_sections(RunConfig, "", "The whole file"))
+    lines += [line for rows in sections.values() for line in rows]
     return "\n".join([*lines, *_presets(), *_algorithms()])
 
 
-def _section(section: type[Section], path: str, heading: str) -> Iterator[str]:
-    """A section's heading, meaning and table, followed by the sections inside it."""
-    yield from (f"## {heading}", "", " ".join((section.__doc__ or "").split()), "")
-    yield from ("| key | type | default | bounds | meaning |", "| --- | --- | --- | --- | --- |")
-    for name, info in fields(section).items():
-        yield _row(name, info)
-    yield ""
-    for name, info in fields(section).items():
+def _sections(section: type[Section], path: str, heading: str) -> Iterator[tuple[str, list[str]]]:
+    """A section's heading with its text and table, then the sections inside it."""
+    rows = {name: info for name, info in fields(section).items() if name != "kind"}
+    lines = [f"## {heading}", "", " ".join((section.__doc__ or "").split()), ""]
+    lines += ["| key | type | default | bounds | meaning |", "| --- | --- | --- | --- | --- |"]
+    for name, info in rows.items():
+        by_name = section is AlgorithmConfig and name in ALGORITHMS["grpo"]
+        lines.append(_row(name, info, "by `name`" if by_name else _default(info)))
+    yield heading, [*lines, ""]
+    for name, info in rows.items():
         inner = sections_in(info.annotation)
         below = f"{path}.{name}" if path else name
         for part in inner:
-            kind = f", `kind: {kind_of(part)}`" if len(inner) > 1 else ""
-            yield from _section(part, below, f"`{below}`{kind}")
+            kind = f" of kind `{kind_of(part)}`" if len(inner) > 1 else ""
+            yield from _sections(part, below, f"`{below}`{kind}")
 
 
-def _row(name: str, info: FieldInfo) -> str:
+def _row(name: str, info: FieldInfo, default: str) -> str:
     inner = sections_in(info.annotation)
     meaning = info.description or " ".join((inner[0].__doc__ or "").split() if len(inner) == 1 else [])
     if not meaning and inner:
         meaning = "One of the kinds below."
-    cells = [f"`{name}`", type_text(info.annotation), _default(info), _bounds(info), meaning]
+    cells = [f"`{name}`", type_text(info.annotation), default, _bounds(info), meaning]
     return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
 
 def _default(info: FieldInfo) -> str:
     if info.is_required():
         return "required"
-    value = info.get_default(call_default_factory=True)  # type: ignore[call-arg]
-    return "see below" if isinstance(value, Section) else f"`{show(value)}`"
+    value = info.get_default(call_default_factory=True)
+    return "see below" if isinstance(value, Section) else f"`{_yaml(value)}`"
+
+
+def _yaml(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.dump(plain, Dumper=Dumper, default_flow_style=True, width=1000).removesuffix("...\n").strip()
 
 
 def _bounds(info: FieldInfo) -> str:
@@ -139,12 +142,9 @@ def _presets() -> Iterator[str]:
     yield from ("## Presets", "", "`preset: math` puts these beneath the file.", "")
     yield from ("| preset | for | settings |", "| --- | --- | --- |")
     for name, preset in PRESETS.items():
-        keys = [
-            f"`{top}.{key}: {show(value)}`"
-            for top, part in preset.settings.items()
-            for key, value in part.items()
-        ]
-        yield f"| `{name}` | {preset.description} | {', '.join(keys)} |"
+        items = [(top, *item) for top, part in preset.settings.items() for item in part.items()]
+        keys = ", ".join(f"`{top}.{key}: {_yaml(value)}`" for top, key, value in items)
+        yield f"| `{name}` | {preset.description} | {keys} |"
     yield ""
 
 
@@ -154,5 +154,5 @@ def _algorithms() -> Iterator[str]:
     yield "| part | " + " | ".join(f"`{name}`" for name in ALGORITHMS) + " |"
     yield "| --- |" + " --- |" * len(ALGORITHMS)
     for part in ALGORITHMS["grpo"]:
-        yield f"| `{part}` | " + " | ".join(show(row[part]).strip("'") for row in ALGORITHMS.values()) + " |"
+        yield f"| `{part}` | " + " | ".join(_yaml(row[part]) for row in ALGORITHMS.values()) + " |"
     yield ""

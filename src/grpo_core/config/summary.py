@@ -42,11 +42,10 @@ def _data(config: RunConfig) -> str:
 def _algorithm(config: RunConfig) -> str:
     algorithm = config.algorithm
     usual = ALGORITHMS[algorithm.name]
-    changed = [
-        f"{key}={getattr(algorithm, key)}" for key, value in usual.items() if getattr(algorithm, key) != value
-    ]
-    parts = f"advantage {algorithm.advantage}, {algorithm.policy_loss} loss, critic {algorithm.critic}, KL {algorithm.kl}"
-    return f"{algorithm.name}: {parts}" + (f" (changed: {', '.join(changed)})" if changed else "")
+    parts = {key: getattr(algorithm, key) for key in usual}
+    changed = ", ".join(f"{key}={value}" for key, value in parts.items() if value != usual[key])
+    text = "advantage {advantage}, {policy_loss} loss, critic {critic}, KL {kl}".format(**parts)
+    return f"{algorithm.name}: {text}" + (f" (changed: {changed})" if changed else "")
 
 
 def _penalty(config: RunConfig) -> str:

@@ -12,7 +12,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainConfig(Section):
-    """`train:` with the article's keys."""
+    """Batch, steps, learning rate, and the gradient penalty's strength."""
 
     batch_size: int = Field(default=16, ge=1)
     """Completions per optimizer step."""

@@ -40,10 +40,8 @@ def unfit(details: ErrorDetails, path: Path) -> tuple[str, str]:
         return f"must be {bound}, not {show(value)}", f"choose a number {bound}{_default(info)}"
     truth = TRUTH if isinstance(value, bool) else ""
     if kind == "string_type":
-        scalar = isinstance(value, int | float)
-        return f"{show(value)} is not text{truth}", _quoted(
-            value, path
-        ) if scalar else f"write {_wanted(info)}"
+        fix = _quoted(value, path) if isinstance(value, int | float) else f"write {_wanted(info)}"
+        return f"{show(value)} is not text{truth}", fix
     if kind == "literal_error" and info:
         near = nearest(str(value), [word for word in _choices(info.annotation) if isinstance(word, str)])
         guess = f"did you mean `{near}`? Choose from " if near else "write one of "

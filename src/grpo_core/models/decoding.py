@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class PolicyDecoder:
         backwards = [row[::-1] for row in prompts]
         ids = pad_right(backwards, 0, torch.long).flip(1).to(device)
         mask = length_mask([len(row) for row in prompts]).flip(1).to(device)
-        with self._policy._precision():
+        with self._decoding():
             hidden, cache = self._policy.trunk(ids, mask, positions_of(mask), use_cache=True)
         return DecodeState(cache, mask, self._logits(hidden[:, -1]))
 
@@ -54,9 +55,23 @@ class PolicyDecoder:
         mask = torch.cat([state.mask, state.mask.new_ones(len(state.mask), 1)], 1)
         positions = mask.long().sum(1, keepdim=True) - 1
         ids = tokens.to(mask.device)[:, None]
-        with self._policy._precision():
+        with self._decoding():
             hidden, cache = self._policy.trunk(ids, mask, positions, cache=state.cache, use_cache=True)
         return DecodeState(cache, mask, self._logits(hidden[:, -1]))
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        """Evaluation mode: in training mode, which checkpointing needs, some families drop the cache without a word."""
+        module = self._policy.trunk.module
+        training = module.training
+        if training:
+            module.eval()
+        try:
+            with self._policy._precision():
+                yield
+        finally:
+            if training:
+                module.train()
 
     def _logits(self, hidden: Float[Tensor, "row hidden"]) -> Float[Tensor, "row vocab"]:
         logits = self._policy.head(hidden)

@@ -94,8 +94,8 @@ def silence_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        for name in ("attention_dropout", "dropout", "activation_dropout", "resid_dropout"):
-            if isinstance(getattr(module, name, None), float):
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
 
 

@@ -44,8 +44,11 @@ class Trunk:
         return out.last_hidden_state, (out.get(self._cache_key) if use_cache else None)
 
     def response_hidden(self, batch: Batch) -> Float[Tensor, "rollout token hidden"]:
-        """The state from which each response token is predicted: that of the token before it."""
-        if self.share_prompts and batch.prompt_ids.shape[0] < len(batch):
+        """The state from which each response token is predicted: that of the token before it.
+
+        In training mode, which only checkpointing needs, models keep no cache: prompts are then not shared.
+        """
+        if self.share_prompts and not self.module.training and batch.prompt_ids.shape[0] < len(batch):
             return self._shared(batch)
         return self._plain(batch)
 

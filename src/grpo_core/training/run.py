@@ -14,7 +14,7 @@ from grpo_core.algorithm.batch import Batch, PolicyOutputs
 from grpo_core.algorithm.kl import KLController
 from grpo_core.algorithm.objective import Algorithm
 from grpo_core.config.root import RunConfig
-from grpo_core.records import Prompt, Rollout, Score
+from grpo_core.records import Prompt, Rollout, Score, StepReport
 from grpo_core.rollout.engine import RolloutEngine
 
 
@@ -41,6 +41,23 @@ class Order(Protocol):
     def take(self, count: int) -> list[Prompt]: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class Tracker(Protocol):
+    """Where figures, samples and words go: files, TensorBoard, the terminal."""
+
+    def log(self, report: StepReport) -> list[str]:
+        """Record a step; returns the warnings it raised."""
+        ...
+
+    def save_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None: ...
+    def note(self, text: str) -> None: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any], step: int) -> None:
+        """Go on after `step`: later records are dropped."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,4 +100,5 @@ class Run:
     kl: KLController
     optimizer: torch.optim.Optimizer
     storage: Storage
+    tracker: Tracker
     progress: Progress = field(default_factory=Progress)

@@ -16,9 +16,9 @@ from grpo_core.algorithm.penalty import PenaltyReport
 from grpo_core.algorithm.value_losses import explained_variance
 from grpo_core.errors import TrainingError
 from grpo_core.runtime.seeding import derive
-from grpo_core.train.micro_batches import micro_batches
-from grpo_core.train.run import Run
-from grpo_core.train.schedule import factor
+from grpo_core.training.micro_batches import micro_batches
+from grpo_core.training.run import Run
+from grpo_core.training.schedule import factor
 
 
 @dataclass

@@ -15,8 +15,8 @@ from grpo_core.algorithm.reductions import masked_mean, whiten
 from grpo_core.errors import RewardError
 from grpo_core.records import Prompt, Rollout, Sampling
 from grpo_core.runtime.seeding import derive
-from grpo_core.train.micro_batches import micro_batches
-from grpo_core.train.run import Run
+from grpo_core.training.micro_batches import micro_batches
+from grpo_core.training.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
