@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,26 @@ import torch
 
 from grpo_core.algorithm import advantages, kl, penalty, policy_losses, reductions
 from grpo_core.algorithm.objective import Algorithm
+from grpo_core.config.load import dump_config, parse_config
 from grpo_core.config.root import RunConfig
+from grpo_core.config.summary import summary
 from grpo_core.data.order import PromptOrder
-from grpo_core.data.prompts import PromptSets, load_prompts
-from grpo_core.errors import ConfigError, DataError
+from grpo_core.data.prompts import PromptSets, from_iterable, load_prompts
+from grpo_core.errors import CheckpointError, ConfigError, DataError
 from grpo_core.models.decoding import PolicyDecoder
 from grpo_core.models.loading import DTYPES, LoadedModel, load_model
 from grpo_core.models.policy import Policy
 from grpo_core.models.reference import Reference
 from grpo_core.models.saving import load_policy, save_policy
 from grpo_core.models.tokens import decode, encode_prompt
-from grpo_core.records import Prompt, Rollout, Score
-from grpo_core.rewards.build import build_reward, needs_answer
+from grpo_core.records import Prompt
+from grpo_core.rewards.build import build_reward, from_callable, needs_answer
 from grpo_core.rollout.torch_engine import TorchEngine
 from grpo_core.runtime.seeding import seed_everything
+from grpo_core.tracking.tracker import RunTracker
+from grpo_core.trained import CONFIG, stored_config
 from grpo_core.training.run import Run, Storage
+from grpo_core.training.snapshot import restore_latest
 
 REDUCTIONS = {
     "token_mean": reductions.token_mean,
@@ -144,30 +149,49 @@ class _Preparer:
         return ready
 
 
+def run_folder(config: RunConfig) -> Path:
+    """`run.folder` with the run's name put in."""
+    return Path(config.run.folder.format(name=config.run.name))
+
+
+def resumed_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration a run was started with, with overrides such as `train.steps=200` over it."""
+    config = stored_config(folder)
+    return parse_config(dump_config(config), source=str(folder / CONFIG), overrides=overrides) if overrides else config
+
+
 def assemble(
     config: RunConfig,
     folder: Path,
     *,
-    reward: Callable[[Sequence[Rollout]], Sequence[Score]] | None = None,
-    prompts: PromptSets | None = None,
+    reward: Callable[..., Any] | None = None,
+    data: Iterable[Mapping[str, Any] | str] | None = None,
     loaded: LoadedModel | None = None,
+    resume: bool = False,
+    quiet: bool = False,
 ) -> Run:
     """Load data, reward and model, in that order, so that bad input is refused before the slow part.
 
-    `reward`, `prompts` and `loaded` replace what the config names.
+    `reward`, `data` and `loaded` replace what the config names. With `resume` the run goes on from its newest
+    checkpoint. Raises GrpoCoreError: nothing is written before everything is known to fit.
     """
+    check_folder(folder, resume)
     seed_everything(config.run.seed)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    sets = prompts or load_prompts(config.data, held_out=config.evaluation.prompts)
-    judge = reward or build_reward(config.reward)
+    held_out = config.evaluation.prompts
+    sets = load_prompts(config.data, held_out=held_out) if data is None else from_iterable(data, held_out=held_out)
+    judge = build_reward(config.reward) if reward is None else from_callable(reward)
     if reward is None:
         check_answers(config, sets)
     loaded = loaded or load_model(config.model)
     check_length(config, loaded)
     policy = build_policy(config, loaded)
     prepare = _Preparer(loaded.tokenizer, config.train.seq_length - config.rollout.max_new_tokens)
-    return Run(
+    ready = [prepare(prompt) for prompt in sets.held_out]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
+    run = Run(
         config=config,
         folder=folder,
         policy=policy,
@@ -177,14 +201,39 @@ def assemble(
         prepare=prepare,
         decode=partial(decode, loaded.tokenizer),
         order=PromptOrder(sets.train, seed=config.run.seed),
-        held_out=[prepare(prompt) for prompt in sets.held_out],
+        held_out=ready,
         algorithm=build_algorithm(config),
         kl=build_kl(config),
         optimizer=build_optimizer(config, policy),
         storage=Storage(
             save=partial(save_policy, policy, loaded.tokenizer), load=partial(load_policy, policy)
         ),
+        tracker=RunTracker(
+            folder,
+            config.run,
+            total_steps=config.train.steps,
+            facts=dict(summary(config)),
+            groups=config.algorithm.advantage not in ("gae", "batch_baseline"),
+            quiet=quiet,
+        ),
     )
+    for note in sets.notes:
+        run.tracker.note(note)
+    if resume:
+        restore_latest(run)
+    return run
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse to write over another run, and to resume what is none."""
+    there = (folder / CONFIG).is_file()
+    if resume and not there:
+        raise CheckpointError(f"{folder} is not a run folder (no {CONFIG})", fix="name the folder of a run")
+    if there and not resume and (folder / "metrics.jsonl").is_file():
+        raise CheckpointError(
+            f"{folder} already holds a run",
+            fix=f"go on with it (grpo train --resume {folder}), name another (--set run.name=NAME), or delete it",
+        )
 
 
 def check_answers(config: RunConfig, sets: PromptSets) -> None:

@@ -36,6 +36,85 @@ Overrides = Annotated[
 # ---- Train: train, generate, export ----------------------------------------------------------------------
 
 
+@app.command(rich_help_panel="Train")
+def train(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The run's YAML file.", show_default=False)
+    ] = None,
+    set_: Overrides = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with the run in this folder, from its newest checkpoint.", show_default=False),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train a model as a YAML file says, and leave a run folder with everything in it.
+
+    Examples: grpo train my.yaml --set train.lambda=0.3     grpo train --resume runs/run
+    """
+    from grpo_core.assemble import assemble, resumed_config, run_folder
+    from grpo_core.config.load import load_config
+    from grpo_core.errors import ConfigError
+
+    if (file is None) == (resume is None):
+        raise ConfigError("name either a YAML file or --resume RUN", fix="grpo train my.yaml")
+    if resume is not None:
+        config, folder = resumed_config(resume, set_ or ()), resume
+    else:
+        assert file is not None
+        config = load_config(file, set_ or ())
+        folder = run_folder(config)
+    run = assemble(config, folder, resume=resume is not None, quiet=quiet)
+    from grpo_core.training.loop import train as training_loop
+
+    training_loop(run)
+
+
+@app.command(rich_help_panel="Train")
+def generate(
+    target: Annotated[str, typer.Argument(metavar="RUN", help="A run, a checkpoint, or any model name or folder.")],
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", "-p", help="A prompt. May be repeated.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file of prompts (.jsonl, .csv, .parquet, or .txt lines).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write JSONL here instead of printing.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0.01, max=1)] = 1.0,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Completions a prompt.")] = 1,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    best: Annotated[bool, typer.Option("--best", help="The checkpoint with the best held-out reward.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Feed prompts as they are, without chat template.")] = False,
+) -> None:
+    """Sample from a trained run, any of its checkpoints, or any model.
+
+    Examples: grpo generate runs/run -p "What is 3 + 4?"     grpo generate runs/run -f prompts.jsonl -o out.jsonl
+    """
+    from grpo_core.records import Sampling
+    from grpo_core.trained import generate_to
+
+    how = Sampling(
+        max_new_tokens=max_new_tokens, n=samples, temperature=temperature, top_p=top_p, seed=seed
+    )
+    generate_to(target, prompts=prompt or [], file=file, out=out, how=how, best=best, chat=not plain)
+
+
+@app.command(rich_help_panel="Train")
+def export(
+    target: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or one of its checkpoints.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapter, for peft.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="The checkpoint with the best held-out reward.")] = False,
+) -> None:
+    """Write a trained model as a plain transformers folder, adapters merged in.
+
+    Example: grpo export runs/run --out my-model
+    """
+    from grpo_core.trained import export as export_trained
+
+    typer.echo(f"wrote {export_trained(target, out, merge=not adapter, best=best)}")
+
+
 # ---- Prepare: config check | show | schema | reference, presets ------------------------------------------
 
 

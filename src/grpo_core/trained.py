@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
 
+from grpo_core.config.data import FileData
 from grpo_core.config.load import parse_config
 from grpo_core.config.model import LoraConfig, ModelConfig
 from grpo_core.config.root import RunConfig
+from grpo_core.data.prompts import from_iterable, load_prompts
 from grpo_core.errors import CheckpointError, ConfigError, ModelError
 from grpo_core.models.decoding import PolicyDecoder
 from grpo_core.models.loading import LoadedModel, load_model
@@ -94,6 +98,46 @@ def generate(loaded: LoadedModel, prompts: Sequence[Prompt], how: Sampling) -> l
     ready = [encode_prompt(loaded.tokenizer, prompt) for prompt in prompts]
     to_text = partial(decode, loaded.tokenizer)
     return [(completion, to_text(completion.token_ids)) for completion in engine.generate(ready, how)]
+
+
+def generate_to(
+    target: str,
+    *,
+    prompts: Sequence[str],
+    file: Path | None,
+    out: Path | None,
+    how: Sampling,
+    best: bool,
+    chat: bool,
+) -> None:
+    """Complete prompts given as text or as a file, and print them or write them as JSONL. Raises GrpoCoreError."""
+    from rich.console import Console
+
+    asked = [*from_iterable(prompts, chat=chat).train] if prompts else []
+    asked += read_prompts(file, chat=chat) if file is not None else []
+    if not asked:
+        raise ConfigError("no prompts", fix='give --prompt "..." or --file prompts.jsonl')
+    done = generate(load_trained(target, best=best), asked, how)
+    owners = [prompt for prompt in asked for _ in range(how.n)]
+    if out is None:
+        console = Console(highlight=False)
+        for prompt, (completion, text) in zip(owners, done, strict=True):
+            ending = "" if completion.finish_reason == "eos" else " [dim](cut at the length limit)[/]"
+            console.print(f"[bold cyan]{escape(prompt.plain)}[/]\n{escape(text)}{ending}\n")
+        return
+    rows = [
+        {"id": p.id, "prompt": p.plain, "completion": text, "finish_reason": c.finish_reason, "answer": p.answer}
+        for p, (c, text) in zip(owners, done, strict=True)
+    ]
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_prompts(file: Path, *, chat: bool) -> list[Prompt]:
+    """Prompts of a data file, or one for each line of a .txt file. Raises DataError."""
+    if file.suffix == ".txt":
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return list(from_iterable(lines, chat=chat).train)
+    return list(load_prompts(FileData(path=str(file), chat=chat), held_out=0).train)
 
 
 def export(target: str | Path, out: Path, *, merge: bool = True, best: bool = False) -> Path:

@@ -1,4 +1,7 @@
-"""A whole run on a tiny random model in float64 or float32, without files: for tests of the loop's parts."""
+"""A whole run on a tiny random model in float64 or float32, without files: for tests of the loop's parts.
+
+In float64 take kind="gpt2": the other families round to float32 in their norms.
+"""
 
 from __future__ import annotations
 

@@ -116,5 +116,7 @@ def collate(rollouts: Sequence[Rollout], *, mask_truncated: bool = False, fill: 
 
 
 def _reward(rollout: Rollout) -> float:
-    failed = rollout.score is None or rollout.score.failure is not None or not math.isfinite(rollout.score.value)
-    return math.nan if failed or rollout.score is None else rollout.score.value
+    score = rollout.score
+    if score is None or score.failure is not None or not math.isfinite(score.value):
+        return math.nan
+    return score.value

@@ -80,7 +80,7 @@ def surrogate(out: PolicyOutputs, batch: Batch, algorithm: Algorithm, kl_coef: f
 
     policy = weighted_sum(algorithm.policy_loss(out.logprobs, old, advantages), weights)
     value, entropy, kl = zero, zero, zero
-    if out.values is not None and batch.old_values is not None and batch.returns is not None:
+    if algorithm.critic and out.values is not None and batch.old_values is not None and batch.returns is not None:
         per_token = clipped_squared(out.values, batch.old_values, batch.returns, clip=algorithm.value_clip)
         value = algorithm.value_coef * weighted_sum(per_token, weights)
     if algorithm.entropy_coef and out.entropy is not None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from grpo_core.records import StepReport
+from grpo_core.runtime.checkpoint import checkpoints
 from grpo_core.runtime.interrupt import Interrupt
 from grpo_core.runtime.memory import memory_metrics
 from grpo_core.training.collect import collect
 from grpo_core.training.evaluate import evaluate
 from grpo_core.training.run import Run
-from grpo_core.training.snapshot import save
+from grpo_core.training.snapshot import folder_of, save
 from grpo_core.training.update import update
 
 
@@ -23,8 +26,10 @@ class Outcome:
     steps: int
     stopped_by: str
     """`steps`, `interrupt`, `time`, `reward` or `watch`."""
-    checkpoint: str
-    """Folder of the last checkpoint."""
+    folder: Path
+    """The run's folder."""
+    checkpoint: Path | None
+    """The last checkpoint."""
     held_out: float | None
     """Mean held-out reward at the end, if it was measured there."""
 
@@ -34,25 +39,36 @@ def train(run: Run) -> Outcome:
 
     A checkpoint is written at the end whatever ended it, except an error: then the last one stands.
     """
-    progress, total = run.progress, run.config.train.steps
-    held_out: float | None = None
-    stopped_by, checkpoint = "", ""
-    with Interrupt() as interrupt:
-        if progress.step == 0:
-            held_out = _first_evaluation(run)
-        while not stopped_by:
-            if progress.step >= total:
-                stopped_by = "steps"
-                break
+    with closing(run.tracker), Interrupt() as interrupt:
+        held_out = _first_evaluation(run) if run.progress.step == 0 else None
+        stopped_by, checkpoint = "", _last_checkpoint(run)
+        while not stopped_by and run.progress.step < run.config.train.steps:
             metrics, warned = _step(run)
-            held_out = metrics.get("held_out/reward", None)
+            held_out = metrics.get("held_out/reward")
             stopped_by = _stop_reason(run, metrics, warned, interrupt)
             better = _is_best(run, held_out)
-            due = run.config.run.checkpoint_every
-            if better or stopped_by or (due and progress.step % due == 0) or progress.step >= total:
-                checkpoint = str(save(run, best=better))
-    run.tracker.close()
-    return Outcome(steps=progress.step, stopped_by=stopped_by, checkpoint=checkpoint, held_out=held_out)
+            if better or stopped_by or _checkpoint_due(run):
+                checkpoint = save(run, best=better)
+        best = run.progress.best_checkpoint if run.config.run.keep_best else None
+        to_use = folder_of(run) / best if best else checkpoint
+        run.tracker.finish(stopped_by or "steps", run.progress.seconds, to_use)
+    return Outcome(
+        steps=run.progress.step,
+        stopped_by=stopped_by or "steps",
+        folder=run.folder,
+        checkpoint=checkpoint,
+        held_out=held_out,
+    )
+
+
+def _checkpoint_due(run: Run) -> bool:
+    every, step = run.config.run.checkpoint_every, run.progress.step
+    return step >= run.config.train.steps or bool(every and step % every == 0)
+
+
+def _last_checkpoint(run: Run) -> Path | None:
+    found = checkpoints(folder_of(run))
+    return found[-1] if found else None
 
 
 def _first_evaluation(run: Run) -> float | None:

@@ -57,6 +57,10 @@ class Tracker(Protocol):
         """Go on after `step`: later records are dropped."""
         ...
 
+    def finish(self, ended: str, seconds: float, checkpoint: Path | None) -> None:
+        """Plots, summary, and the last words."""
+        ...
+
     def close(self) -> None: ...
 
 

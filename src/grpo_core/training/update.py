@@ -143,12 +143,16 @@ def _parts(run: Run, batch: Batch) -> tuple[Seen, list[Callable[[], Tensor]]]:
 
     def part_of(place: int, micro: Batch) -> Callable[[], Tensor]:
         def share_of_j() -> Tensor:
+            nonlocal micro
             out = run.policy.score(
                 micro,
                 temperature=run.config.rollout.temperature,
                 entropy=algorithm.entropy_coef > 0,
                 values=algorithm.critic,
             )
+            if micro.old_logprobs is None:
+                # Frozen at the first pass: a second one at shifted weights must differentiate the same function.
+                micro = replace(micro, old_logprobs=out.logprobs.detach())
             terms = surrogate(out, micro, algorithm, run.kl.coef)
             seen.add(place, terms, micro)
             return terms.total
