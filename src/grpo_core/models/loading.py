@@ -56,7 +56,9 @@ def load_tokenizer(config: ModelConfig) -> Any:
 def load_model(config: ModelConfig) -> LoadedModel:
     """The model, ready to train: right dtype and attention, dropout off, checkpointing set, adapters in place."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # the run has its own
     torch.set_float32_matmul_precision(config.matmul_precision)
     where = resolve(config.path)
     try:

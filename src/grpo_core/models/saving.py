@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grpo_core.errors import CheckpointError
-from grpo_core.models.policy import Policy
+from grpo_core.models.policy import REFERENCE, Policy
 
 MODEL = "model"
 CRITIC = "critic.safetensors"
@@ -56,8 +56,9 @@ def _load_adapter(policy: Policy, source: Path) -> None:
     from peft import set_peft_model_state_dict
 
     result = set_peft_model_state_dict(policy.adapter, load_file(source / "adapter_model.safetensors"))
-    if result.unexpected_keys:
-        raise KeyError(result.unexpected_keys[0])
+    absent = [key for key in result.missing_keys if "lora_" in key and f".{REFERENCE}." not in key]
+    if result.unexpected_keys or absent:
+        raise KeyError(", ".join([*result.unexpected_keys, *absent][:3]))
 
 
 def _critic_tensors(policy: Policy) -> dict[str, torch.Tensor]:
