@@ -29,7 +29,9 @@ def byte_tokenizer(*, template: str | None = TEMPLATE, bos: bool = False) -> Any
         inner.post_processor = processors.TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", inner.token_to_id("<s>"))]
         )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>", pad_token="<|end|>", bos_token="<s>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token="<|end|>", pad_token="<|end|>", bos_token="<s>"
+    )
     tokenizer.chat_template = template
     return tokenizer
 
@@ -59,7 +61,9 @@ def tiny_config(kind: str) -> Any:
 KINDS = ["llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3"]
 
 
-def tiny_model(kind: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Any:
+def tiny_model(
+    kind: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+) -> Any:
     """A random model of the family, large enough spread in its weights that its choices are not ties."""
     from transformers import AutoModelForCausalLM
 

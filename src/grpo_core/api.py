@@ -32,9 +32,7 @@ def train(
     either, `config` may leave that section out. Raises GrpoCoreError before any model loads when something is wrong.
     """
     resolved = _resolve(config, overrides, reward, data)
-    run = assemble(
-        resolved, run_folder(resolved), reward=reward, data=data, resume=resume, quiet=quiet
-    )
+    run = assemble(resolved, run_folder(resolved), reward=reward, data=data, resume=resume, quiet=quiet)
     return run_loop(run)
 
 

@@ -44,13 +44,13 @@ KL_ESTIMATORS = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}
 def build_algorithm(config: RunConfig) -> Algorithm:
     """The named parts as functions."""
     chosen = config.algorithm
-    clip = {"low": chosen.clip_low, "high": chosen.clip_high}
-    losses = {
-        "clipped": partial(policy_losses.clipped, **clip),
+    low, high = chosen.clip_low, chosen.clip_high
+    losses: dict[str, policy_losses.PolicyLoss] = {
+        "clipped": partial(policy_losses.clipped, low=low, high=high),
         "unclipped": policy_losses.unclipped,
         "reinforce": policy_losses.reinforce,
     }
-    estimators = {
+    estimators: dict[str, advantages.Advantage] = {
         "gae": partial(advantages.gae, gamma=chosen.gamma, lam=chosen.gae_lambda),
         "group_centered": advantages.group_centered,
         "group_normalized": advantages.group_normalized,
@@ -69,7 +69,7 @@ def build_algorithm(config: RunConfig) -> Algorithm:
         kl=chosen.kl,
         kl_estimator=KL_ESTIMATORS[chosen.kl_estimator],
         whiten_advantages=chosen.whiten_advantages,
-        clipped=partial(policy_losses.is_clipped, **clip) if chosen.policy_loss == "clipped" else None,
+        clipped=partial(policy_losses.is_clipped, low=low, high=high) if chosen.policy_loss == "clipped" else None,
         penalty=build_penalty(config),
     )
 
@@ -79,7 +79,7 @@ def build_penalty(config: RunConfig) -> penalty.Penalty | None:
     train, kind = config.train, config.algorithm.penalty
     if kind == "none" or train.lambda_ == 0:
         return None
-    products = {
+    products: dict[str, penalty.HessianProduct] = {
         "exact": penalty.exact,
         "finite_difference": partial(penalty.finite_difference, shift=train.penalty_shift),
     }
@@ -91,19 +91,18 @@ def build_penalty(config: RunConfig) -> penalty.Penalty | None:
 def build_kl(config: RunConfig) -> kl.KLController:
     """The controller of the KL coefficient."""
     rl = config.rl
-    return {
-        "fixed": lambda: kl.FixedKL(rl.init_kl_coef),
-        "adaptive": lambda: kl.AdaptiveKL(rl.init_kl_coef, rl.kl_target, rl.kl_horizon),
-        "dual": lambda: kl.DualKL(rl.init_kl_coef, rl.kl_target, rl.kl_dual_lr),
-    }[config.algorithm.kl_controller]()
+    controllers: dict[str, kl.KLController] = {
+        "fixed": kl.FixedKL(rl.init_kl_coef),
+        "adaptive": kl.AdaptiveKL(rl.init_kl_coef, rl.kl_target, rl.kl_horizon),
+        "dual": kl.DualKL(rl.init_kl_coef, rl.kl_target, rl.kl_dual_lr),
+    }
+    return controllers[config.algorithm.kl_controller]
 
 
 def build_policy(config: RunConfig, loaded: LoadedModel) -> Policy:
     """The loaded model as a policy."""
     train = config.train
-    share = train.share_prompts == "on" or (
-        train.share_prompts == "auto" and not config.model.gradient_checkpointing
-    )
+    share = train.share_prompts == "on" or (train.share_prompts == "auto" and not config.model.gradient_checkpointing)
     return Policy(
         loaded.model,
         adapter=loaded.adapter,
@@ -205,9 +204,7 @@ def assemble(
         algorithm=build_algorithm(config),
         kl=build_kl(config),
         optimizer=build_optimizer(config, policy),
-        storage=Storage(
-            save=partial(save_policy, policy, loaded.tokenizer), load=partial(load_policy, policy)
-        ),
+        storage=Storage(save=partial(save_policy, policy, loaded.tokenizer), load=partial(load_policy, policy)),
         tracker=RunTracker(
             folder,
             config.run,

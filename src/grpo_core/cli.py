@@ -93,9 +93,7 @@ def generate(
     from grpo_core.records import Sampling
     from grpo_core.trained import generate_to
 
-    how = Sampling(
-        max_new_tokens=max_new_tokens, n=samples, temperature=temperature, top_p=top_p, seed=seed
-    )
+    how = Sampling(max_new_tokens=max_new_tokens, n=samples, temperature=temperature, top_p=top_p, seed=seed)
     generate_to(target, prompts=prompt or [], file=file, out=out, how=how, best=best, chat=not plain)
 
 
@@ -201,9 +199,7 @@ def presets() -> None:
     console.print("\n[bold]Algorithms[/] (algorithm: NAME)")
     table = Table.grid(padding=(0, 2))
     for name, parts in ALGORITHMS.items():
-        table.add_row(
-            f"  [cyan]{name}[/]", ", ".join(f"{part} {str(how).lower()}" for part, how in parts.items())
-        )
+        table.add_row(f"  [cyan]{name}[/]", ", ".join(f"{part} {str(how).lower()}" for part, how in parts.items()))
     console.print(table)
 
 

@@ -15,7 +15,9 @@ from grpo_core.rollout.torch_engine import TorchEngine
 
 PROMPTS = [
     Prompt(id=str(row), text="-", token_ids=ids)
-    for row, ids in enumerate([(5, 6, 7), (9,), (20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35), (40, 41)])
+    for row, ids in enumerate(
+        [(5, 6, 7), (9,), (20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35), (40, 41)]
+    )
 ]
 
 

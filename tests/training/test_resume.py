@@ -45,7 +45,9 @@ def write_config(folder: Path, model: Path, changes: dict[str, Any]) -> Path:
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "grpo_core.cli", "train", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"}
+    )
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:

@@ -81,7 +81,12 @@ def test_kf02_ratio_is_one_on_a_fresh_rollout(tmp_path: Path) -> None:
 
 
 def test_kf21_late_minibatches_are_off_policy(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path, algorithm="group_relative", rl={"target_kl": None}, train={"epochs": 2, "minibatches": 2, "learning_rate": 1e-2})
+    run = tiny_run(
+        tmp_path,
+        algorithm="group_relative",
+        rl={"target_kl": None},
+        train={"epochs": 2, "minibatches": 2, "learning_rate": 1e-2},
+    )
     metrics = update(run, collect(run, 1).batch, 1)
     assert metrics["optim/updates"] == 4
     assert metrics["policy/ratio_max"] > 1.001

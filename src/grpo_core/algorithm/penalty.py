@@ -79,7 +79,7 @@ def accumulate(parts: Sequence[Part], replay: RandomStates | None = None) -> lis
 
     With `replay` each part starts from the given state again, so that dropout draws the same masks.
     """
-    states = []
+    states: list[Sequence[Tensor]] = []
     for row, part in enumerate(parts):
         if replay is not None:
             _set_random_state(replay[row])
@@ -89,11 +89,13 @@ def accumulate(parts: Sequence[Part], replay: RandomStates | None = None) -> lis
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
-    return float(torch.stack([t.detach().double().square().sum().cpu() for t in tensors]).sum().sqrt()) if tensors else 0.0
+    return float(torch.nn.utils.get_total_norm([t.detach() for t in tensors])) if tensors else 0.0
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    return float(sum((x.detach().double() * y.detach().double()).sum().cpu() for x, y in zip(a, b, strict=True)))
+    """Inner product of two lists of tensors; summed in float64 over the tensors."""
+    products = [torch.dot(x.detach().flatten(), y.detach().flatten()).double().cpu() for x, y in zip(a, b, strict=True)]
+    return float(torch.stack(products).sum())
 
 
 def _distinct(params: Sequence[Tensor]) -> list[Tensor]:
@@ -154,9 +156,7 @@ def finite_difference(
     return Product(values=values, shift=shift, shift_realised=realised)
 
 
-def exact(
-    parts: Sequence[Part], rng: RandomStates, params: Sequence[Tensor], v: Sequence[Tensor]
-) -> Product:
+def exact(parts: Sequence[Part], rng: RandomStates, params: Sequence[Tensor], v: Sequence[Tensor]) -> Product:
     """H v by double backward: grad of <grad J, v>. The oracle; the graph of the backward pass costs memory.
 
     Needs twice differentiable kernels: eager attention, no reentrant checkpointing.
@@ -209,7 +209,9 @@ def add_penalty(
     return _apply(params, g, product, penalty, norm)
 
 
-def _apply(params: Sequence[Tensor], g: Sequence[Tensor], product: Product, penalty: Penalty, norm: float) -> PenaltyReport:
+def _apply(
+    params: Sequence[Tensor], g: Sequence[Tensor], product: Product, penalty: Penalty, norm: float
+) -> PenaltyReport:
     """Scale H g to the wanted strength, cap it, and add it to `.grad`."""
     size = _norm(product.values)
     if not torch.isfinite(torch.tensor(size)):

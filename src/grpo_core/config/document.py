@@ -157,9 +157,7 @@ def _compose(text: str, source: str, *, numbered: bool = True) -> Node | None:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark and numbered else ""
         tab = "\\t" in str(error.problem)
-        fix = (
-            "indent with spaces, not tabs" if tab else "check the indentation, colons and quotes on this line"
-        )
+        fix = "indent with spaces, not tabs" if tab else "check the indentation, colons and quotes on this line"
         raise ConfigError(f"{source}{line}: not valid YAML: {error.problem}", fix=fix) from None
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]

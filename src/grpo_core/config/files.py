@@ -27,9 +27,7 @@ def missing_files(config: RunConfig) -> list[Problem]:
             fix = "check the spelling, or write the full path"
             found.append(Problem((key,), f"{path}: no such file or folder ({reason})", fix))
         elif key.startswith("data.") and isinstance(config.data, FileData) and not path.endswith(FORMATS):
-            found.append(
-                Problem((key,), f"{path}: unknown format", f"use a file that ends in {', '.join(FORMATS)}")
-            )
+            found.append(Problem((key,), f"{path}: unknown format", f"use a file that ends in {', '.join(FORMATS)}"))
     return found
 
 

@@ -76,18 +76,12 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         near = ", ".join(sorted(item.name for item in path.parent.glob("*.y*ml"))[:5])
-        fix = (
-            f"YAML files in that folder: {near}"
-            if near
-            else "check the path; `grpo config --help` has an example"
-        )
+        fix = f"YAML files in that folder: {near}" if near else "check the path; `grpo config --help` has an example"
         raise ConfigError(f"{path}: no such file", fix=fix) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text", fix="save the file as UTF-8") from None
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}", fix="check the file's permissions"
-        ) from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", fix="check the file's permissions") from None
 
 
 def _finish(document: Document, overrides: Sequence[str]) -> Loaded:

@@ -83,11 +83,7 @@ def _precision(config: RunConfig) -> Iterator[Problem]:
     model, low = config.model, config.model.dtype != "float32"
     if low and model.lora is None:
         penalty = config.algorithm.penalty != "none"
-        lost = (
-            "the penalty's small shift of the weights is lost"
-            if penalty
-            else "small updates round to nothing"
-        )
+        lost = "the penalty's small shift of the weights is lost" if penalty else "small updates round to nothing"
         yield conflict(
             "model.dtype, algorithm.penalty" if penalty else "model.dtype, model.lora",
             f"all weights are trained and stored in {model.dtype}, where {lost}",

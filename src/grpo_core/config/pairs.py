@@ -33,9 +33,7 @@ def _groups(config: RunConfig) -> Iterator[Problem]:
     least = 2 if advantage in GROUP_ADVANTAGES else 1
     fitting = [n for n in range(least, completions + 1) if completions % n == 0]
     if size < least:
-        reason = (
-            "with one completion per prompt there is nothing to compare it with: the advantage is always 0"
-        )
+        reason = "with one completion per prompt there is nothing to compare it with: the advantage is always 0"
         sizes = f"set rollout.group_size to {_nearest(fitting, size)}, or " if fitting else "set "
         yield conflict(
             "rollout.group_size, algorithm.advantage",

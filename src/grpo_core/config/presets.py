@@ -27,15 +27,11 @@ def _preset(description: str, *, strength: float, learning_rate: float) -> Prese
 
 
 PRESETS: Mapping[str, Preset] = {
-    "dialogue": _preset(
-        "Chat and preference data; lambda may go from 0.1 to 0.2.", strength=0.15, learning_rate=1e-5
-    ),
+    "dialogue": _preset("Chat and preference data; lambda may go from 0.1 to 0.2.", strength=0.15, learning_rate=1e-5),
     "code": _preset(
         "Programs judged by tests: a stronger penalty and smaller steps.", strength=0.3, learning_rate=8e-6
     ),
-    "math": _preset(
-        "Problems with one checkable answer: slightly larger steps.", strength=0.15, learning_rate=1.2e-5
-    ),
+    "math": _preset("Problems with one checkable answer: slightly larger steps.", strength=0.15, learning_rate=1.2e-5),
 }
 
 

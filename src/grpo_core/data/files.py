@@ -58,9 +58,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         byte = data[error.start]
-        raise DataError(
-            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8", fix="save the file as UTF-8"
-        ) from None
+        raise DataError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8", fix="save the file as UTF-8") from None
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -138,9 +136,7 @@ def _csv(path: Path) -> Iterator[Row]:
 def _header(place: str, names: list[str]) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DataError(
-            f"{place}: the column {twice[0]!r} occurs twice", fix="give every column its own name"
-        )
+        raise DataError(f"{place}: the column {twice[0]!r} occurs twice", fix="give every column its own name")
     return names
 
 

@@ -38,9 +38,7 @@ def load_split(config: HubData, split: str) -> Any:
             )
         return found[split]
     if split != "train":
-        raise DataError(
-            f"{folder} holds one data set without splits, not {split!r}", fix="leave data.split out"
-        )
+        raise DataError(f"{folder} holds one data set without splits, not {split!r}", fix="leave data.split out")
     return found
 
 

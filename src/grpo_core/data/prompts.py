@@ -75,9 +75,7 @@ def from_iterable(
             )
         found.append(Row(f"row {number}", number, values))
     if not found:
-        raise DataError(
-            "the iterable gave no rows", fix="yield at least one; an iterator can be read only once"
-        )
+        raise DataError("the iterable gave no rows", fix="yield at least one; an iterator can be read only once")
     train, aside = cut(len(found), held_out, how.limit, "the iterable", "held_out")
     sets = PromptSets(
         train=to_prompts((found[i] for i in train), how, "train"),

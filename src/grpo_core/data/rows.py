@@ -77,9 +77,7 @@ def _prompt(row: Row, how: Rows, name: str) -> Prompt:
     messages: tuple[Message, ...] = ()
     if isinstance(value, str):
         if not value.strip():
-            raise DataError(
-                f"{row.place}: {columns.prompt!r} is empty", fix="write a prompt or remove the row"
-            )
+            raise DataError(f"{row.place}: {columns.prompt!r} is empty", fix="write a prompt or remove the row")
         if how.chat:
             messages = (Message(role="user", content=value),)
     elif value is None or isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
@@ -113,9 +111,7 @@ def _messages(place: str, turns: list[Any], chat: bool) -> tuple[Message, ...]:
     for number, turn in enumerate(turns, 1):
         where = f"{place}, message {number}"
         if not isinstance(turn, Mapping):
-            raise DataError(
-                f"{where} is {_kind(turn)}", fix="write every message as {role: ..., content: ...}"
-            )
+            raise DataError(f"{where} is {_kind(turn)}", fix="write every message as {role: ..., content: ...}")
         role, content = turn.get("role"), turn.get("content")
         if role not in ROLES:
             problem = "has no role" if role is None else f"has the unknown role {role!r}"

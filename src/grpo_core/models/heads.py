@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,16 +12,16 @@ from torch import Tensor, nn
 from grpo_core.errors import ModelError
 
 
-def language_head(model: nn.Module) -> Callable[[Tensor], Tensor]:
+def language_head(model: Any) -> Callable[[Tensor], Tensor]:
     """logits = f(W h): W the output embedding, f the scaling or soft cap some families put behind it."""
-    output = model.get_output_embeddings()  # type: ignore[operator]
+    output = model.get_output_embeddings()
     config = model.config
     cap = getattr(config, "final_logit_softcapping", None)
     scale = getattr(config, "logit_scale", None) or 1.0
     divide = getattr(config, "logits_scaling", None) or 1.0
 
     def head(hidden: Tensor) -> Tensor:
-        logits = output(hidden)
+        logits: Tensor = output(hidden)
         if scale != 1.0 or divide != 1.0:
             logits = logits * (scale / divide)
         return torch.tanh(logits / cap) * cap if cap else logits
@@ -29,7 +30,7 @@ def language_head(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def check_head(model: nn.Module, head: Callable[[Tensor], Tensor]) -> None:
+def check_head(model: Any, head: Callable[[Tensor], Tensor]) -> None:
     """Refuse a family whose logits are not `head(trunk(ids))`; raises ModelError. Costs one forward of four tokens."""
     device = next(model.parameters()).device
     ids = torch.arange(4, device=device)[None] % model.config.get_text_config().vocab_size
@@ -53,4 +54,5 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*axes hidden"]) -> Float[Tensor, "*axes"]:
         """Values, one for each hidden state."""
-        return self.linear(hidden.to(self.linear.weight.dtype)).squeeze(-1)
+        values: Tensor = self.linear(hidden.to(self.linear.weight.dtype))
+        return values.squeeze(-1)

@@ -23,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class LoadedModel:
     """A bare transformers model with adapters inside if configured, the PeftModel around it, and its tokenizer."""
 
-    model: nn.Module
+    model: Any
     adapter: Any
     tokenizer: Any
     eos: frozenset[int]
@@ -56,13 +56,13 @@ def load_tokenizer(config: ModelConfig) -> Any:
 def load_model(config: ModelConfig) -> LoadedModel:
     """The model, ready to train: right dtype and attention, dropout off, checkpointing set, adapters in place."""
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()  # the run has its own
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has its own
     torch.set_float32_matmul_precision(config.matmul_precision)
     where = resolve(config.path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             where,
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
@@ -118,8 +118,9 @@ def add_adapters(model: Any, lora: LoraConfig) -> Any:
         adapter.set_adapter("default")
     else:
         targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+        alpha: Any = lora.alpha  # peft says int, and takes any number
         wanted = PeftLora(
-            r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+            r=lora.rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
         )
         try:
             adapter = get_peft_model(model, wanted)

@@ -44,7 +44,7 @@ def token_logprobs(
     """
     rows = max(1, CHUNK_ELEMENTS // vocab)
     logprobs, entropies = [], []
-    for h, y in zip(hidden.split(rows), targets.split(rows), strict=True):
+    for h, y in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         if torch.is_grad_enabled() and h.requires_grad:
             chosen, spread = checkpoint(
                 _chunk, h, y, head, temperature, entropy, use_reentrant=False, preserve_rng_state=False

@@ -29,7 +29,7 @@ class Policy:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         *,
         adapter: Any = None,
         critic: str = "none",
@@ -42,17 +42,21 @@ class Policy:
         self.adapter = adapter
         self.autocast = autocast
         self.frozen_value_trunk = frozen_value_trunk
-        self.trunk = Trunk(model.base_model, share_prompts=share_prompts, compiled=compiled)  # type: ignore[arg-type]
+        self.trunk = Trunk(model.base_model, share_prompts=share_prompts, compiled=compiled)
         self.head = language_head(model)
         text = model.config.get_text_config()
-        self.vocab = model.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
+        self.vocab = model.get_output_embeddings().weight.shape[0]
         self.value_trunk: Trunk | None = None
         self.value_head: ValueHead | None = None
         if critic != "none":
             floating = torch.float64 if self.dtype == torch.float64 else torch.float32
             self.value_head = ValueHead(text.hidden_size, floating).to(self.device)
         if critic == "separate":
-            twin = copy.deepcopy(model.base_model).float() if self.dtype != torch.float64 else copy.deepcopy(model.base_model)
+            twin = (
+                copy.deepcopy(model.base_model).float()
+                if self.dtype != torch.float64
+                else copy.deepcopy(model.base_model)
+            )
             for parameter in twin.parameters():
                 parameter.requires_grad_(True)
             self.value_trunk = Trunk(twin, share_prompts=share_prompts, compiled=compiled)
@@ -60,12 +64,14 @@ class Policy:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.model.parameters()).device
+        first: Tensor = next(self.model.parameters())
+        return first.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Storage type of the first weight."""
-        return next(self.model.parameters()).dtype
+        first: Tensor = next(self.model.parameters())
+        return first.dtype
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the policy: what the penalty covers."""
@@ -80,15 +86,18 @@ class Policy:
         """Buffers a forward pass could change."""
         return list(self.model.buffers())
 
-    def score(
-        self, batch: Batch, *, temperature: float, entropy: bool = False, values: bool = False
-    ) -> PolicyOutputs:
+    def score(self, batch: Batch, *, temperature: float, entropy: bool = False, values: bool = False) -> PolicyOutputs:
         """Log-probs (nats) of the response tokens at `temperature`, 0 in padded slots; entropy and values if asked."""
         mask = batch.response_mask
         with self._precision():
             hidden = self.trunk.response_hidden(batch)
         logprobs, spread = token_logprobs(
-            hidden[mask], batch.response_ids[mask], self.head, vocab=self.vocab, temperature=temperature, entropy=entropy
+            hidden[mask],
+            batch.response_ids[mask],
+            self.head,
+            vocab=self.vocab,
+            temperature=temperature,
+            entropy=entropy,
         )
         return PolicyOutputs(
             logprobs=_scatter(logprobs, mask),

@@ -21,7 +21,7 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:
     if policy.adapter is not None:
         policy.adapter.save_pretrained(target, selected_adapters=["default"])
     else:
-        policy.model.save_pretrained(target)  # type: ignore[operator]
+        policy.model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     if policy.value_head is not None:
         save_file(_critic_tensors(policy), folder / CRITIC)
@@ -55,7 +55,7 @@ def load_policy(policy: Policy, folder: Path) -> None:
 def _load_adapter(policy: Policy, source: Path) -> None:
     from peft import set_peft_model_state_dict
 
-    result = set_peft_model_state_dict(policy.adapter, load_file(source / "adapter_model.safetensors"))
+    result: Any = set_peft_model_state_dict(policy.adapter, load_file(source / "adapter_model.safetensors"))
     absent = [key for key in result.missing_keys if "lora_" in key and f".{REFERENCE}." not in key]
     if result.unexpected_keys or absent:
         raise KeyError(", ".join([*result.unexpected_keys, *absent][:3]))

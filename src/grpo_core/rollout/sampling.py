@@ -15,7 +15,7 @@ def kept_tokens(logprobs: Logits, how: Sampling) -> Bool[Tensor, "row vocab"] | 
     """Which tokens the cuts leave, applied in the order top-k, top-p, min-p; None when nothing is cut."""
     if how.top_k <= 0 and how.top_p >= 1 and how.min_p <= 0:
         return None
-    ordered, order = logprobs.sort(-1, descending=True, stable=True)
+    ordered, order = logprobs.sort(stable=True, dim=-1, descending=True)
     keep = torch.ones_like(ordered, dtype=torch.bool)
     if how.top_k > 0:
         keep[:, how.top_k :] = False

@@ -95,9 +95,7 @@ class TorchEngine:
             state = self._decoder.advance(state, tokens)
         return rows
 
-    def _record(
-        self, rows: Sequence[_Row], tokens: list[int], logprobs: list[float], policy: list[float]
-    ) -> list[int]:
+    def _record(self, rows: Sequence[_Row], tokens: list[int], logprobs: list[float], policy: list[float]) -> list[int]:
         """Append one token to each row; returns the positions of the rows that go on."""
         going = []
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):

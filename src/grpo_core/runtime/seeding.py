@@ -25,7 +25,7 @@ def seed_everything(seed: int) -> None:
 
 def random_state() -> dict[str, Any]:
     """The state of every global generator, as plain values and tensors."""
-    name, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)  # type: ignore[misc]
+    name, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), place, has_gauss, gauss),

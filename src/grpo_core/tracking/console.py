@@ -131,18 +131,14 @@ class Console:
 def sparkline(values: list[float], width: int) -> str:
     """Small bars, each the mean of neighbours where there are more than `width`; `?` if not finite."""
     size = max(1, math.ceil(len(values) / width))
-    means = [
-        sum(chunk) / len(chunk) for at in range(0, len(values), size) if (chunk := values[at : at + size])
-    ]
+    means = [sum(chunk) / len(chunk) for at in range(0, len(values), size) if (chunk := values[at : at + size])]
     finite = [value for value in means if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     span = (high - low) or 1.0
     return "".join(_BLOCKS[round((v - low) / span * 7)] if math.isfinite(v) else "?" for v in means)
 
 
-def summary_table(
-    before: Mapping[str, float], after: Mapping[str, float], *, title: str = "Held-out"
-) -> Table:
+def summary_table(before: Mapping[str, float], after: Mapping[str, float], *, title: str = "Held-out") -> Table:
     """Metrics before and after side by side, with the change in the colour of its better direction."""
     table = Table(title=title)
     for column in ("metric", "before", "after", "change"):

@@ -94,9 +94,7 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
-_FAMILIES = {
-    name.removesuffix("<name>"): metric for name, metric in _BY_NAME.items() if name.endswith("<name>")
-}
+_FAMILIES = {name.removesuffix("<name>"): metric for name, metric in _BY_NAME.items() if name.endswith("<name>")}
 
 
 def describe(name: str) -> Metric | None:

@@ -113,9 +113,7 @@ def _reward(axis: Any, reports: Sequence[StepReport]) -> None:
         axis.get_lines()[-1].set_label(f"training (mean of {window} steps)" if window > 1 else "training")
     steps, values = _series(reports, "held_out/reward")
     if not all(map(math.isnan, values)):
-        axis.plot(
-            steps, values, "o--", color=_ORANGE, markersize=7, linewidth=1.3, label="held-out", zorder=5
-        )
+        axis.plot(steps, values, "o--", color=_ORANGE, markersize=7, linewidth=1.3, label="held-out", zorder=5)
     for place in {0, len(steps) - 1} if steps else ():
         if not math.isnan(values[place]):
             axis.annotate(

@@ -54,9 +54,7 @@ def write_summary(
 def _reward(reports: Sequence[StepReport]) -> str:
     """Held-out reward before, after and at its best; training reward of the first and last tenth."""
     held = [(r.step, r.metrics[_HELD_OUT]) for r in reports if _HELD_OUT in r.metrics]
-    train = [
-        r.metrics["reward/mean"] for r in reports if math.isfinite(r.metrics.get("reward/mean", math.nan))
-    ]
+    train = [r.metrics["reward/mean"] for r in reports if math.isfinite(r.metrics.get("reward/mean", math.nan))]
     rows = ["| | before | after | best |", "| --- | --- | --- | --- |"]
     if held:
         finite = [(value, -step) for step, value in held if math.isfinite(value)]

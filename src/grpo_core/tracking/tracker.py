@@ -114,9 +114,7 @@ class RunTracker:
         terminal = Terminal()
         held = [r.metrics for r in read_metrics(self._folder) if COMPARED[0] in r.metrics]
         if len(held) > 1:
-            before, after = (
-                {name: row[name] for name in COMPARED if name in row} for row in (held[0], held[-1])
-            )
+            before, after = ({name: row[name] for name in COMPARED if name in row} for row in (held[0], held[-1]))
             terminal.print(summary_table(before, after))
         terminal.print(f"{ENDINGS.get(ended, ended)}; everything is in {self._folder}", soft_wrap=True)
         for path in files:

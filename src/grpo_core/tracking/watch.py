@@ -99,9 +99,7 @@ class Watch:
             if name == "kl/reference"
             else f"{slower} or train.epochs, or lower rl.target_kl, which ends the updates on a rollout early"
         )
-        return Alarm(
-            name, f"{name} runs away: {last[-1]:.3g} nats per sequence, {usual:.3g} at the start", remedy
-        )
+        return Alarm(name, f"{name} runs away: {last[-1]:.3g} nats per sequence, {usual:.3g} at the start", remedy)
 
     def _collapse(self) -> Alarm | None:
         early, last = self._early["policy/entropy"], _last(self._recent, "policy/entropy", 3)

@@ -111,9 +111,10 @@ def freeze(run: Run, batch: Batch, sampled: Sequence[Sequence[float]]) -> tuple[
         gap = (batch.old_logprobs - engine_logprobs).abs()
         metrics["rollout/logprob_mismatch"] = float(masked_mean(gap, batch.response_mask))
     if run.reference is not None:
-        batch = replace(batch, ref_logprobs=_reference(run, batch))
+        reference = _reference(run, batch)
+        batch = replace(batch, ref_logprobs=reference)
         now = engine_logprobs if batch.old_logprobs is None else batch.old_logprobs
-        gap = torch.where(batch.response_mask, k1(now, batch.ref_logprobs), 0.0)
+        gap = torch.where(batch.response_mask, k1(now, reference), 0.0)
         if algorithm.kl == "reward":
             batch = replace(batch, kl_penalty=run.kl.coef * gap)
         metrics |= {"kl/reference": float(gap.sum(1).mean()), "kl/coef": run.kl.coef}
