@@ -48,7 +48,10 @@ def close(actual: torch.Tensor, expected: Any, tolerance: float = 1e-9) -> None:
 def test_kf03_kf31_kf32_group_cases(row: dict[str, Any]) -> None:
     batch = grouped(row)
     single = replace(batch, rewards=batch.rewards.float())
-    for kind, estimator in (("centered", advantages.group_centered), ("z_ddof1", advantages.group_normalized)):
+    for kind, estimator in (
+        ("centered", advantages.group_centered),
+        ("z_ddof1", advantages.group_normalized),
+    ):
         expected = row["expected"][kind]
         close(estimator(batch)[:, 0], expected)
         close(estimator(single)[:, 0], expected, 1e-5)

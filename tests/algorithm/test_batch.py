@@ -45,7 +45,14 @@ def test_kf20_the_same_prompt_id_with_other_tokens_is_another_prompt() -> None:
 
 def test_kf20_equal_prompts_keep_their_own_completion_reward_and_group() -> None:
     rollouts = [
-        rollout_of([1, 2], [10 + row], prompt_id=f"row{row % 2}", group=row % 2, score=float(row), answer=str(row % 2))
+        rollout_of(
+            [1, 2],
+            [10 + row],
+            prompt_id=f"row{row % 2}",
+            group=row % 2,
+            score=float(row),
+            answer=str(row % 2),
+        )
         for row in range(6)
     ]
     order = [4, 1, 0, 5, 3, 2]
@@ -117,7 +124,10 @@ def test_select_of_nothing_and_of_everything() -> None:
 
 
 def test_growing_the_padding_changes_no_row() -> None:
-    rollouts = [rollout_of([1, 2], [3, 4], prompt_id="a", score=0.5), rollout_of([5], [6], prompt_id="b", score=1.0)]
+    rollouts = [
+        rollout_of([1, 2], [3, 4], prompt_id="a", score=0.5),
+        rollout_of([5], [6], prompt_id="b", score=1.0),
+    ]
     longer = rollout_of(list(range(1, 20)), list(range(30)), prompt_id="c")
     narrow, wide = collate(rollouts), collate([*rollouts, longer])
     assert rows_of(wide)[:2] == rows_of(narrow)

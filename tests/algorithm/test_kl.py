@@ -138,7 +138,11 @@ def library_gradient(logits: torch.Tensor, beta: float) -> torch.Tensor:
     logits = logits.clone().requires_grad_(True)
     logprobs = logits.log_softmax(-1)
     batch = batch_of(
-        REWARD, [0] * 5, advantages=REWARD[:, None], ref_logprobs=REF[:, None], weights=logprobs.detach().exp()[:, None]
+        REWARD,
+        [0] * 5,
+        advantages=REWARD[:, None],
+        ref_logprobs=REF[:, None],
+        weights=logprobs.detach().exp()[:, None],
     )
     algorithm = Algorithm(advantage=_unused, policy_loss=unclipped, reduction=token_mean, kl="loss", kl_estimator=kl.k2)
     terms = surrogate(PolicyOutputs(logprobs=logprobs[:, None]), batch, algorithm, beta)
@@ -164,7 +168,10 @@ def test_kl_loss_gradient_is_that_of_the_penalised_objective(beta: float) -> Non
 
 def on_the_boundary(directions: torch.Tensor, delta: float) -> torch.Tensor:
     """For each direction of the logits the policy at KL = delta from the reference, by bisection."""
-    low, high = torch.zeros(len(directions), 1, dtype=torch.float64), torch.full((len(directions), 1), 60.0).double()
+    low, high = (
+        torch.zeros(len(directions), 1, dtype=torch.float64),
+        torch.full((len(directions), 1), 60.0).double(),
+    )
     for _ in range(60):
         middle = (low + high) / 2
         inside = divergence((REF + middle * directions).log_softmax(-1))[:, None] < delta
@@ -191,8 +198,6 @@ def test_dual_controller_finds_the_multiplier_of_the_constraint(start: float) ->
     for _ in range(400):
         controller.update(float(divergence(optimum(controller.coef))), 64)
     assert controller.coef == pytest.approx(beta, abs=1e-4)
-
-
 
 
 def test_controllers_can_be_rebuilt_from_their_coefficient() -> None:

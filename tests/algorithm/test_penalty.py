@@ -76,7 +76,9 @@ BANDIT_BATCH = replace(
 )
 
 
-def bandit_parts(model: nn.Module, micro_batches: int = 1, calls: list[int] | None = None) -> list[Callable[[], Tensor]]:
+def bandit_parts(
+    model: nn.Module, micro_batches: int = 1, calls: list[int] | None = None
+) -> list[Callable[[], Tensor]]:
     """The library's surrogate on the bandit, cut into micro-batches."""
 
     def part(rows: Tensor) -> Callable[[], Tensor]:
@@ -221,7 +223,9 @@ def test_weights_are_bitwise_unchanged_after_a_step(product: Any) -> None:
     model = Bandit().float()
     before = [p.detach().clone() for p in model.parameters()]
     x, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 3])
-    regularized_gradient([lambda: model(x).gather(1, y[:, None]).mean()], list(model.parameters()), (), literal(product))
+    regularized_gradient(
+        [lambda: model(x).gather(1, y[:, None]).mean()], list(model.parameters()), (), literal(product)
+    )
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
 
 
@@ -375,6 +379,22 @@ def test_kf52_a_first_pass_that_is_not_finite_runs_no_second(product: Any, bad: 
     assert len(calls) == 1
 
 
+@BOTH
+def test_kf52_a_value_head_that_is_not_finite_counts_as_well(product: Any) -> None:
+    weight, head = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([1.0], requires_grad=True)
+    calls: list[int] = []
+
+    def part() -> Tensor:
+        calls.append(1)
+        return weight.pow(2).sum() + (head * float("nan")).sum()
+
+    report = regularized_gradient([part], [weight], [head], literal(product))
+    assert not report.finite
+    assert len(calls) == 1
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 4.0]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_kf52_a_second_pass_that_is_not_finite_leaves_the_plain_gradient(bad: float) -> None:
     weight, calls = torch.tensor([1.0, 2.0], requires_grad=True), []
@@ -421,13 +441,36 @@ def test_a_linear_loss_has_no_penalty(product: Any) -> None:
     assert report.finite
 
 
+def test_old_logprobs_that_follow_the_shift_lose_the_penalty() -> None:
+    """For a tabular softmax with centred advantages the finite difference is 0 if the ratio is 1 again at the shifted weights."""
+    advantages = torch.tensor([[1.0], [-0.4], [-0.6], [0.5], [-0.5]], dtype=torch.float64)
+    batch = replace(BANDIT_BATCH.select(torch.arange(5)), advantages=advantages)
+    logits = torch.tensor([0.3, -1.0, 0.8, 0.0, 0.4], dtype=torch.float64, requires_grad=True)
+
+    def ratio_of(old: Tensor | None, product: Any = finite_difference) -> float:
+        logits.grad = None
+        frozen = replace(batch, old_logprobs=old)
+
+        def part() -> Tensor:
+            return surrogate(PolicyOutputs(logprobs=logits.log_softmax(-1)[:, None]), frozen, ALGORITHM).total
+
+        return float(regularized_gradient([part], [logits], (), literal(product)).ratio)
+
+    frozen_old = logits.detach().log_softmax(-1)[:, None]
+    assert ratio_of(None) < 1e-8
+    assert ratio_of(frozen_old) > 0.01
+    assert ratio_of(None, exact) == ratio_of(frozen_old, exact), "double backward never leaves theta"
+
+
 # A real transformer, through the policy's own scoring function.
 
 # GPT-2 computes in float64 throughout once its weights are; Llama's norm and eager softmax go through float32 whatever
 # the weights are (and give NaN on padded float64 queries), so it gets prompts of one length and a wider tolerance.
 
 FAMILIES = pytest.mark.parametrize(
-    ("kind", "attention", "tolerance"), [("gpt2", "sdpa", 1e-8), ("llama", "eager", 2e-5)], ids=["gpt2", "llama"]
+    ("kind", "attention", "tolerance"),
+    [("gpt2", "sdpa", 1e-8), ("llama", "eager", 2e-5)],
+    ids=["gpt2", "llama"],
 )
 
 

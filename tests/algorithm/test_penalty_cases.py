@@ -52,7 +52,10 @@ def test_kf45_quadratics_with_and_without_exclusions(row: dict[str, Any], estima
     expected = row["expected"]
     covered_norm = sum(expected["g1"][i] ** 2 for i in range(len(theta)) if i not in row["excluded_indices"]) ** 0.5
     report = regularized_gradient(
-        [lambda: quadratic(theta, row["A"], row["b"], calls)], covered, others, penalty_for(row, estimator, covered_norm)
+        [lambda: quadratic(theta, row["A"], row["b"], calls)],
+        covered,
+        others,
+        penalty_for(row, estimator, covered_norm),
     )
     close(theta, expected["combined"])
     for place in row["excluded_indices"]:
@@ -104,7 +107,10 @@ def test_kf46_the_realised_shift_shows_what_bf16_loses(row: dict[str, Any]) -> N
     norm = abs(row["expected"]["g1"][0])
     coarse = scalars(row["theta"], torch.bfloat16)
     report = regularized_gradient(
-        [lambda: quadratic(coarse, row["A"], row["b"], [])], coarse, (), penalty_for(row, "finite_difference", norm)
+        [lambda: quadratic(coarse, row["A"], row["b"], [])],
+        coarse,
+        (),
+        penalty_for(row, "finite_difference", norm),
     )
     moved = row["perturbed_weight_rounded_to_bf16"] - row["theta"][0]
     assert report.shift == pytest.approx(row["eps"] * norm)
@@ -115,8 +121,9 @@ def test_kf46_the_realised_shift_shows_what_bf16_loses(row: dict[str, Any]) -> N
 
     fine = scalars(row["theta"], torch.float32)
     regularized_gradient(
-        [lambda: quadratic(fine, row["A"], row["b"], [])], fine, (), penalty_for(row, "finite_difference", norm)
+        [lambda: quadratic(fine, row["A"], row["b"], [])],
+        fine,
+        (),
+        penalty_for(row, "finite_difference", norm),
     )
     close(fine, row["expected"]["combined"], 1e-4)
-
-

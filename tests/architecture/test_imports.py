@@ -46,7 +46,18 @@ ABOVE: dict[str, set[str]] = {
 
 TORCH_FREE = ["records", "errors", "config", "data", "tracking.names", "tracking.watch", "cli", ""]
 HEAVY = ["torch", "transformers", "peft", "accelerate", "datasets"]
-PURE = {"transformers", "peft", "accelerate", "datasets", "safetensors", "logging", "os", "pathlib", "json", "yaml"}
+PURE = {
+    "transformers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "safetensors",
+    "logging",
+    "os",
+    "pathlib",
+    "json",
+    "yaml",
+}
 """What `algorithm` may not touch: it is tensor maths without models, files, or logs."""
 
 LONGEST_FILE, MEDIAN_FILE, LONGEST_FUNCTION = 260, 150, 50

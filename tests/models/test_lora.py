@@ -108,6 +108,7 @@ def test_kf23_starting_from_a_trained_adapter_the_reference_is_that_adapter(tmp_
 def test_kf23_the_switch_is_undone_when_scoring_raises(tmp_path: Path) -> None:
     for lora in ({"rank": 4}, {"adapter": str(saved_adapter(tmp_path))}):
         policy = policy_for("llama", lora=lora)
+        policy.policy_parameters()[0].requires_grad_(False)  # somebody's own choice, to be respected
         before, flags = score(policy), [p.requires_grad for p in policy.model.parameters()]
         with pytest.raises(KeyboardInterrupt), policy.reference_weights():
             raise KeyboardInterrupt

@@ -125,7 +125,16 @@ def test_the_folder_is_one_that_transformers_can_load(tmp_path: Path) -> None:
         ({}, {"critic": "shared"}),
         ({"critic": "shared"}, {"critic": "separate"}),
     ],
-    ids=["family", "rank", "fewer-targets", "more-targets", "adapter-as-model", "model-as-adapter", "no-critic", "no-trunk"],
+    ids=[
+        "family",
+        "rank",
+        "fewer-targets",
+        "more-targets",
+        "adapter-as-model",
+        "model-as-adapter",
+        "no-critic",
+        "no-trunk",
+    ],
 )
 def test_kf28_weights_that_do_not_fit_are_refused(first: Any, second: Any, tmp_path: Path) -> None:
     save_policy(policy_for(**first), byte_tokenizer(), tmp_path)

@@ -37,7 +37,9 @@ def test_shared_prompts_equal_the_plain_layout(kind: str, lora: Any, monkeypatch
     really_double(monkeypatch)
     policy = policy_for(kind, dtype=torch.float64, lora=lora)
     calls = []
-    policy.trunk.module.register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs["input_ids"].shape), with_kwargs=True)
+    policy.trunk.module.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
     plain, shared = scored(policy, False), scored(policy, True)
     assert calls == [(6, 31), (3, 17), (6, 14)], "the second layout really computed each prompt once"
     torch.testing.assert_close(shared[0], plain[0], atol=1e-9, rtol=1e-9)
@@ -192,7 +194,11 @@ def test_kf02_the_log_softmax_of_a_bf16_model_is_taken_in_float32() -> None:
 def test_kf02_eight_rows_at_once_equal_eight_times_one(kind: str) -> None:
     draw = torch.Generator().manual_seed(0)
     rollouts = [
-        rollout_of(torch.randint(0, VOCAB, (4,), generator=draw).tolist(), torch.randint(0, VOCAB, (6,), generator=draw).tolist(), str(row))
+        rollout_of(
+            torch.randint(0, VOCAB, (4,), generator=draw).tolist(),
+            torch.randint(0, VOCAB, (6,), generator=draw).tolist(),
+            str(row),
+        )
         for row in range(8)
     ]
     bounds = {torch.float32: 1e-5, torch.bfloat16: 0.25}

@@ -50,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch, root: Path, names: list[str] | None
 
 def test_a_hub_name_is_passed_on_and_a_folder_is_checked(tmp_path: Path) -> None:
     assert sources.resolve("Some/Model-1B") == "Some/Model-1B"
-    with pytest.raises(ModelError, match="config.json"):
+    with pytest.raises(ModelError, match=r"config\.json"):
         sources.resolve(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert sources.resolve(str(tmp_path)) == str(tmp_path)

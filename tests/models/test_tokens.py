@@ -29,7 +29,10 @@ def test_kf13_a_template_without_bos_gets_none_and_plain_text_gets_its_own() -> 
     tokenizer = byte_tokenizer(bos=True)
     assert tokenizer.bos_token_id not in encode_prompt(tokenizer, CHAT).token_ids
     plain = encode_prompt(tokenizer, Prompt(id="t", text="hi")).token_ids
-    assert plain == (tokenizer.bos_token_id, *encode_prompt(byte_tokenizer(), Prompt(id="t", text="hi")).token_ids)
+    assert plain == (
+        tokenizer.bos_token_id,
+        *encode_prompt(byte_tokenizer(), Prompt(id="t", text="hi")).token_ids,
+    )
     assert len(plain) == 3
 
 
@@ -76,7 +79,9 @@ def test_templates_come_as_text_or_file(tmp_path: Path) -> None:
     file = tmp_path / "chat.jinja"
     file.write_text("{{ messages[0]['content'] }}", encoding="utf-8")
     load_chat_template(tokenizer, str(file))
-    assert encode_prompt(tokenizer, CHAT).token_ids == encode_prompt(tokenizer, Prompt(id="t", text="be kind")).token_ids
+    assert (
+        encode_prompt(tokenizer, CHAT).token_ids == encode_prompt(tokenizer, Prompt(id="t", text="be kind")).token_ids
+    )
     with pytest.raises(ModelError, match=r"model\.chat_template"):
         load_chat_template(tokenizer, str(tmp_path / "missing.jinja"))
 

@@ -69,7 +69,7 @@ class AdaptiveKL:
     horizon: float
 
     def update(self, kl: float, completions: int) -> None:
-        """Towards `target`, by at most a fifth per horizon. A reading that is not a number moves nothing."""
+        """Towards `target`, by at most a fifth per horizon. A NaN reading moves nothing."""
         if math.isnan(kl):
             return
         error = min(max(kl / self.target - 1, -0.2), 0.2)
@@ -88,7 +88,7 @@ class DualKL:
     lr: float
 
     def update(self, kl: float, completions: int) -> None:
-        """One ascent step; the multiplier of a slack constraint falls to 0. A reading that is not a number moves nothing."""
+        """One ascent step; the multiplier of a slack constraint falls to 0. A NaN reading moves nothing."""
         if math.isnan(kl):
             return
         self.coef = max(0.0, self.coef + self.lr * (kl - self.target))

@@ -7,6 +7,7 @@ minimises J + (s/2)||grad J||^2: its strength s is 2 lambda here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,14 +187,15 @@ def add_penalty(
 ) -> PenaltyReport:
     """Turn g in `.grad` of `covered` into g + 2 lambda H g. `others` keep plain g.
 
-    A covered parameter that got no gradient gets none from the second pass either. A zero gradient stays zero. A non-finite value anywhere leaves `.grad` as it is and reports `finite=False`: the
-    caller skips the whole step.
+    A covered parameter that got no gradient gets none from the second pass either. A zero gradient stays zero. A
+    non-finite value anywhere leaves `.grad` as it is and reports `finite=False`: the caller skips the whole step.
     """
     distinct = _distinct(covered)
     params = [p for p in distinct if p.grad is not None]
     grads = [p.grad for p in params if p.grad is not None]
     norm = _norm(grads)
-    finite = bool(torch.isfinite(torch.tensor(norm)))
+    rest = _norm([p.grad for p in _distinct(others) if p.grad is not None])
+    finite = math.isfinite(norm) and math.isfinite(rest)
     if penalty is None or penalty.strength == 0 or norm == 0 or not finite:
         return PenaltyReport(grad_norm=norm, finite=finite)
 
@@ -214,7 +216,7 @@ def _apply(
 ) -> PenaltyReport:
     """Scale H g to the wanted strength, cap it, and add it to `.grad`."""
     size = _norm(product.values)
-    if not torch.isfinite(torch.tensor(size)):
+    if not math.isfinite(size):
         return PenaltyReport(grad_norm=norm, finite=False, shift=product.shift, shift_realised=product.shift_realised)
     if size == 0:
         return PenaltyReport(grad_norm=norm, shift=product.shift, shift_realised=product.shift_realised)

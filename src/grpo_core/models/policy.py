@@ -121,17 +121,16 @@ class Policy:
 
     @contextmanager
     def reference_weights(self) -> Iterator[None]:
-        """The policy as it was loaded, without a second copy: adapters off, or the frozen copy of the one it began with."""
+        """The policy as it was loaded, without a second model: adapters off, or the frozen copy of the first one."""
         assert self.adapter is not None, "full training keeps its reference as a frozen copy"
-        if REFERENCE not in self.adapter.peft_config:
-            with self.adapter.disable_adapter():
-                yield
-            return
         flags = [(p, p.requires_grad) for p in self.model.parameters()]
         active = self.adapter.active_adapter
+        began_with_adapter = REFERENCE in self.adapter.peft_config
         try:
-            self.adapter.set_adapter(REFERENCE)
-            yield
+            if began_with_adapter:
+                self.adapter.set_adapter(REFERENCE)
+            with nullcontext() if began_with_adapter else self.adapter.disable_adapter():
+                yield
         finally:
             self.adapter.set_adapter(active)
             for parameter, flag in flags:

@@ -109,6 +109,15 @@ def test_a_token_without_mass_is_never_drawn() -> None:
     assert bool(under.isfinite().all())
 
 
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1.0])
+def test_no_uniform_number_leads_to_a_token_without_mass(uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *size, **how: torch.full(size, uniform, dtype=torch.float64))
+    logits = [-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]
+    tokens, under, _ = sample(logits, how(), 1)
+    assert tokens.tolist() == [1 if uniform == 0.0 else 3]
+    assert under.item() == pytest.approx(math.log(0.5))
+
+
 def test_rows_are_drawn_independently() -> None:
     tokens, _, _ = sample([0.0, 0.0], how(), 4000)
     pairs = tokens.reshape(-1, 2)
@@ -147,9 +156,7 @@ def test_kf11_kf12_kf15_completions_end_at_the_first_of_any_eos(row: dict[str, A
     assert completion.token_ids == tuple(script[: expected["length"]]), "the ids that were sampled, bit for bit"
     assert completion.finish_reason == ("eos" if expected["finished"] else "length")
     assert len(completion.logprobs) == len(completion.policy_logprobs) == expected["length"]
-    rollout = Rollout(
-        prompt=prompt, group_id=0, completion=completion, text="", sampling=settings, policy_version=0
-    )
+    rollout = Rollout(prompt=prompt, group_id=0, completion=completion, text="", sampling=settings, policy_version=0)
     batch = collate([rollout], fill=row["pad_id"])
     assert int(batch.response_mask.sum()) == sum(expected["mask"])
     assert batch.response_ids[0].tolist() == script[: expected["length"]]

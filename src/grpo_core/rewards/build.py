@@ -1,0 +1,79 @@
+"""From `reward:` in the config to a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from grpo_core.config.reward import (
+    ChoiceReward,
+    ExactReward,
+    FormatReward,
+    FunctionReward,
+    LengthReward,
+    MathReward,
+    ModelReward,
+    NumberReward,
+    ReasoningGymReward,
+    RegexReward,
+    RewardConfig,
+)
+from grpo_core.records import Rollout
+from grpo_core.rewards import verifiable
+from grpo_core.rewards.reasoning import reasoning_values
+from grpo_core.rewards.reward import NamedPart, Reward, weighted_sum
+from grpo_core.rewards.user_function import function_values, imported
+
+Values = Callable[[Sequence[Rollout]], Sequence[Any]]
+
+NEEDS_ANSWER = (MathReward, NumberReward, ExactReward, ChoiceReward)
+
+
+def build_reward(config: RewardConfig) -> Reward:
+    """The weighted sum that the config describes. Raises RewardError for a function or model that is not there."""
+    return weighted_sum(
+        [NamedPart(name=part.name or part.kind, weight=part.weight, values=_values(part)) for part in config.parts]
+    )
+
+
+def from_callable(function: Callable[..., Any], *, batched: bool = False) -> Reward:
+    """A Python function as the whole reward; its arguments are filled by name, as for `kind: function`."""
+    name = getattr(function, "__name__", "reward")
+    values = function_values(name, function, batched=batched, options={})
+    return weighted_sum([NamedPart(name=name, weight=1.0, values=values)])
+
+
+def needs_answer(config: RewardConfig) -> bool:
+    """Whether a part compares with the reference answer, so that every row must have one."""
+    return any(
+        isinstance(part, NEEDS_ANSWER) or (isinstance(part, RegexReward) and "(?P<answer>" in part.pattern)
+        for part in config.parts
+    )
+
+
+def _values(part: Any) -> Values:
+    if isinstance(part, FunctionReward):
+        function = imported(part.path)
+        return function_values(
+            part.name or part.path.rpartition(":")[2],
+            function,
+            batched=part.batched,
+            options=part.options,
+            path=part.path,
+            timeout=part.timeout,
+        )
+    if isinstance(part, ModelReward):
+        from grpo_core.rewards.reward_model import RewardModel
+
+        return RewardModel(part.path, batch_size=part.batch_size, device=part.device)
+    makers: dict[type, Callable[[Any], Values]] = {
+        MathReward: verifiable.math,
+        NumberReward: verifiable.number,
+        ExactReward: verifiable.exact,
+        RegexReward: verifiable.regex,
+        ChoiceReward: verifiable.choice,
+        FormatReward: verifiable.format_,
+        LengthReward: verifiable.length,
+        ReasoningGymReward: reasoning_values,
+    }
+    return makers[type(part)](part)
