@@ -26,7 +26,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A run of three steps through the command line."""
     folder = tmp_path_factory.mktemp(request.param)
     config: dict[str, Any] = {
-        "model": {"path": str(save_tiny(folder / "model"))} | ({"lora": {"rank": 4}} if request.param == "lora" else {}),
+        "model": {"path": str(save_tiny(folder / "model"))}
+        | ({"lora": {"rank": 4}} if request.param == "lora" else {}),
         "data": {"kind": "arithmetic", "size": 40},
         "reward": {"kind": "function", "path": str(folder / "rewards.py") + ":even"},
         "train": {"batch_size": 8, "seq_length": 128, "steps": 3, "learning_rate": 1e-2},
@@ -34,7 +35,9 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "evaluation": {"prompts": 4},
         "run": {"folder": str(folder / "run"), "checkpoint_every": 1},
     }
-    (folder / "rewards.py").write_text("def even(completion):\n    return sum(ord(c) % 2 == 0 for c in completion) / 9\n")
+    (folder / "rewards.py").write_text(
+        "def even(completion):\n    return sum(ord(c) % 2 == 0 for c in completion) / 9\n"
+    )
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     result = CliRunner().invoke(app, ["train", str(folder / "config.yaml")])
     assert result.exit_code == 0, result.output

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from grpo_core.algorithm import advantages, kl, penalty, policy_losses, reductions
-from grpo_core.algorithm.objective import Algorithm
+from grpo_core.composition import build_algorithm, build_kl, build_optimizer, build_policy
 from grpo_core.config.load import dump_config, parse_config
 from grpo_core.config.root import RunConfig
 from grpo_core.config.summary import summary
@@ -19,115 +18,19 @@ from grpo_core.data.order import PromptOrder
 from grpo_core.data.prompts import PromptSets, from_iterable, load_prompts
 from grpo_core.errors import CheckpointError, ConfigError, DataError
 from grpo_core.models.decoding import PolicyDecoder
-from grpo_core.models.loading import DTYPES, LoadedModel, load_model
-from grpo_core.models.policy import Policy
+from grpo_core.models.loading import LoadedModel, load_model
 from grpo_core.models.reference import Reference
 from grpo_core.models.saving import load_policy, save_policy
 from grpo_core.models.tokens import decode, encode_prompt
 from grpo_core.records import Prompt
 from grpo_core.rewards.build import build_reward, from_callable, needs_answer
+from grpo_core.rewards.reward import Reward
 from grpo_core.rollout.torch_engine import TorchEngine
 from grpo_core.runtime.seeding import seed_everything
 from grpo_core.tracking.tracker import RunTracker
 from grpo_core.trained import CONFIG, stored_config
 from grpo_core.training.run import Run, Storage
 from grpo_core.training.snapshot import restore_latest
-
-REDUCTIONS = {
-    "token_mean": reductions.token_mean,
-    "sequence_mean": reductions.sequence_mean,
-    "sequence_sum": reductions.sequence_sum,
-}
-KL_ESTIMATORS = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}
-
-
-def build_algorithm(config: RunConfig) -> Algorithm:
-    """The named parts as functions."""
-    chosen = config.algorithm
-    low, high = chosen.clip_low, chosen.clip_high
-    losses: dict[str, policy_losses.PolicyLoss] = {
-        "clipped": partial(policy_losses.clipped, low=low, high=high),
-        "unclipped": policy_losses.unclipped,
-        "reinforce": policy_losses.reinforce,
-    }
-    estimators: dict[str, advantages.Advantage] = {
-        "gae": partial(advantages.gae, gamma=chosen.gamma, lam=chosen.gae_lambda),
-        "group_centered": advantages.group_centered,
-        "group_normalized": advantages.group_normalized,
-        "leave_one_out": advantages.leave_one_out,
-        "batch_baseline": advantages.batch_baseline,
-    }
-    fixed_length = partial(reductions.fixed_length, length=config.rollout.max_new_tokens)
-    return Algorithm(
-        advantage=estimators[chosen.advantage],
-        policy_loss=losses[chosen.policy_loss],
-        reduction=(REDUCTIONS | {"fixed_length": fixed_length})[chosen.reduction],
-        critic=chosen.critic != "none",
-        value_coef=chosen.value_coef,
-        value_clip=chosen.value_clip,
-        entropy_coef=chosen.entropy_coef,
-        kl=chosen.kl,
-        kl_estimator=KL_ESTIMATORS[chosen.kl_estimator],
-        whiten_advantages=chosen.whiten_advantages,
-        clipped=partial(policy_losses.is_clipped, low=low, high=high) if chosen.policy_loss == "clipped" else None,
-        penalty=build_penalty(config),
-    )
-
-
-def build_penalty(config: RunConfig) -> penalty.Penalty | None:
-    """The gradient penalty, or None where it is switched off."""
-    train, kind = config.train, config.algorithm.penalty
-    if kind == "none" or train.lambda_ == 0:
-        return None
-    products: dict[str, penalty.HessianProduct] = {
-        "exact": penalty.exact,
-        "finite_difference": partial(penalty.finite_difference, shift=train.penalty_shift),
-    }
-    return penalty.Penalty(
-        product=products[kind], strength=train.lambda_, mode=train.lambda_mode, cap=train.penalty_cap
-    )
-
-
-def build_kl(config: RunConfig) -> kl.KLController:
-    """The controller of the KL coefficient."""
-    rl = config.rl
-    controllers: dict[str, kl.KLController] = {
-        "fixed": kl.FixedKL(rl.init_kl_coef),
-        "adaptive": kl.AdaptiveKL(rl.init_kl_coef, rl.kl_target, rl.kl_horizon),
-        "dual": kl.DualKL(rl.init_kl_coef, rl.kl_target, rl.kl_dual_lr),
-    }
-    return controllers[config.algorithm.kl_controller]
-
-
-def build_policy(config: RunConfig, loaded: LoadedModel) -> Policy:
-    """The loaded model as a policy."""
-    train = config.train
-    share = train.share_prompts == "on" or (train.share_prompts == "auto" and not config.model.gradient_checkpointing)
-    return Policy(
-        loaded.model,
-        adapter=loaded.adapter,
-        critic=config.algorithm.critic,
-        share_prompts=share,
-        compiled=train.compile,
-        autocast=None if train.autocast == "off" else DTYPES[train.autocast],
-        frozen_value_trunk=config.algorithm.truncate_backprop_value,
-    )
-
-
-def build_optimizer(config: RunConfig, policy: Policy) -> torch.optim.Optimizer:
-    """AdamW; the critic's weights are a group of their own, with their own peak rate."""
-    train = config.train
-    groups: list[dict[str, Any]] = [{"params": policy.policy_parameters(), "peak_lr": train.learning_rate}]
-    if policy.value_parameters():
-        rate = train.critic_learning_rate or train.learning_rate
-        groups.append({"params": policy.value_parameters(), "peak_lr": rate})
-    return torch.optim.AdamW(
-        groups, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=_fusable(policy)
-    )
-
-
-def _fusable(policy: Policy) -> bool:
-    return policy.device.type in ("cuda", "cpu")
 
 
 @dataclass(frozen=True)
@@ -185,18 +88,30 @@ def assemble(
         check_answers(config, sets)
     loaded = loaded or load_model(config.model)
     check_length(config, loaded)
+    run = _put_together(config, folder, sets, judge, loaded, quiet)
+    for note in sets.notes:
+        run.tracker.note(note)
+    if resume:
+        restore_latest(run)
+    return run
+
+
+def _put_together(
+    config: RunConfig, folder: Path, sets: PromptSets, reward: Reward, loaded: LoadedModel, quiet: bool
+) -> Run:
+    """The run's parts, and its folder with the resolved config in it."""
     policy = build_policy(config, loaded)
     prepare = _Preparer(loaded.tokenizer, config.train.seq_length - config.rollout.max_new_tokens)
     ready = [prepare(prompt) for prompt in sets.held_out]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
-    run = Run(
+    return Run(
         config=config,
         folder=folder,
         policy=policy,
         reference=Reference(policy) if config.algorithm.kl != "none" else None,
         engine=TorchEngine(PolicyDecoder(policy), loaded.eos, batch_size=config.rollout.batch_size),
-        reward=judge,
+        reward=reward,
         prepare=prepare,
         decode=partial(decode, loaded.tokenizer),
         order=PromptOrder(sets.train, seed=config.run.seed),
@@ -214,11 +129,6 @@ def assemble(
             quiet=quiet,
         ),
     )
-    for note in sets.notes:
-        run.tracker.note(note)
-    if resume:
-        restore_latest(run)
-    return run
 
 
 def check_folder(folder: Path, resume: bool) -> None:

@@ -39,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
 
 ABOVE: dict[str, set[str]] = {
     "trained": set(ALLOWED) - {"training", "algorithm"},
-    "assemble": {"trained", *ALLOWED},
+    "composition": {*ALLOWED},
+    "assemble": {"composition", "trained", *ALLOWED},
     "api": {"assemble", "trained", *ALLOWED},
 }
 """The files that compose the rooms: reading a finished run, building one, and the Python door."""

@@ -27,7 +27,7 @@ def even_share(completion: str) -> float:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model that ends about every fifth token: with completions of one length every loss would be 0."""
     folder = tmp_path_factory.mktemp("model")
-    random, tokenizer = tiny_model("qwen2"), byte_tokenizer()
+    random, tokenizer = tiny_model("qwen3"), byte_tokenizer()
     with torch.no_grad():
         random.lm_head.weight[tokenizer.eos_token_id] *= 6
     random.save_pretrained(folder)
@@ -89,7 +89,7 @@ def one_file(
     return example.main(str(model), steps=5), norms
 
 
-@pytest.mark.parametrize("rate", [1e-5, 3e-3])
+@pytest.mark.parametrize("rate", [1e-5, 1e-3])
 def test_the_first_five_losses_are_the_librarys(
     rate: float, example: ModuleType, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,8 +102,8 @@ def test_the_first_five_losses_are_the_librarys(
 
 def test_the_losses_depend_on_the_penalty(model: Path, tmp_path: Path) -> None:
     """Else the comparison above would hold whatever the updates did."""
-    losses, norms = library(model, tmp_path / "a", 3e-3, 0.2)
-    without, without_norms = library(model, tmp_path / "b", 3e-3, 0.0)
+    losses, norms = library(model, tmp_path / "a", 1e-3, 0.2)
+    without, without_norms = library(model, tmp_path / "b", 1e-3, 0.0)
     assert losses[0] == without[0], "the first batch is sampled before any update"
     assert losses[1:] != without[1:]
     assert norms[0] != pytest.approx(without_norms[0], rel=1e-2)

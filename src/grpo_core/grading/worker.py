@@ -1,7 +1,7 @@
 """A child process for work that may hang: it has a hard time limit, is reused, and is really ended when late.
 
-No signals and no alarms, so it works from any thread. The child is a fresh interpreter that imports only what it is asked
-to call; it ends by itself when its parent dies, since its standard input is then closed.
+No signals and no alarms, so it works from any thread. The child is a fresh interpreter that imports only what it is
+asked to call; it ends by itself when its parent dies, since its standard input is then closed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,10 +96,8 @@ class Worker:
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout):
             if stream is not None:
-                try:
+                with suppress(OSError):
                     stream.close()
-                except OSError:
-                    pass
         self._child = None
 
 

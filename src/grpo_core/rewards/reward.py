@@ -16,7 +16,7 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPart:
-    """One part of a weighted sum. `values` returns a number for each rollout; None, NaN or infinity mean "no reward"."""
+    """One part of a weighted sum. `values` gives a number for each rollout; None, NaN or infinity mean "no reward"."""
 
     name: str
     weight: float
@@ -37,8 +37,8 @@ class Failed(float):
 def weighted_sum(parts: Sequence[NamedPart]) -> Reward:
     """sum of weight x value over the parts; `Score.parts` keeps each value without its weight.
 
-    A sample for which any part has no finite number gets a declared failure and never 0 (KF32, KF34). Raises RewardError
-    when a part breaks its contract: a wrong count, or something that is no number (KF33).
+    A sample for which any part has no finite number gets a declared failure and never 0. Raises RewardError when a part
+    breaks its contract: a wrong count, or something that is no number.
     """
 
     def reward(rollouts: Sequence[Rollout]) -> list[Score]:

@@ -12,7 +12,7 @@ from grpo_core.records import Message, Rollout
 
 
 class RewardModel:
-    """Scores prompt and completion together. Batches are padded at the right, so a score never depends on its neighbours.
+    """Scores prompt and completion together. Batches are padded at the right: a score never depends on its neighbours.
 
     With a chat template of its own the conversation is rendered by it; otherwise prompt text and completion are joined.
     """

@@ -49,8 +49,9 @@ def function_values(
 ) -> Values:
     """The function as a judge of many rollouts.
 
-    With `timeout`, `path` is called in a child process and killed when late. An exception fails the sample it was raised
-    for (the whole batch, for a batched function), and never counts as 0. Raises RewardError for arguments nothing fills.
+    With `timeout`, `path` is called in a child process and killed when late. An exception fails the sample it was
+    raised for (the whole batch, for a batched function), and never counts as 0. Raises RewardError for arguments that
+    nothing fills.
     """
     wanted = [key for key in _parameters(function) if key not in options]
     worker = Worker() if timeout is not None else None
