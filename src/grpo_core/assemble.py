@@ -71,10 +71,11 @@ def assemble(
     loaded: LoadedModel | None = None,
     resume: bool = False,
     quiet: bool = False,
+    notes: Sequence[str] = (),
 ) -> Run:
     """Load data, reward and model, in that order, so that bad input is refused before the slow part.
 
-    `reward`, `data` and `loaded` replace what the config names. With `resume` the run goes on from its newest
+    `reward`, `data` and `loaded` replace what the config names; `notes` are shown first. With `resume` the run goes on from its newest
     checkpoint. Raises GrpoCoreError: nothing is written before everything is known to fit.
     """
     check_folder(folder, resume)
@@ -89,7 +90,7 @@ def assemble(
     loaded = loaded or load_model(config.model)
     check_length(config, loaded)
     run = _put_together(config, folder, sets, judge, loaded, quiet)
-    for note in sets.notes:
+    for note in (*notes, *sets.notes):
         run.tracker.note(note)
     if resume:
         restore_latest(run)

@@ -80,6 +80,13 @@ class Completion:
     """The same under the temperature alone, without top-k, top-p, min-p: what training compares with."""
     finish_reason: FinishReason
 
+    def __post_init__(self) -> None:
+        if not len(self.token_ids) == len(self.logprobs) == len(self.policy_logprobs):
+            raise ValueError(
+                f"prompt {self.prompt_id}: {len(self.token_ids)} tokens, but {len(self.logprobs)} and "
+                f"{len(self.policy_logprobs)} log-probs"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:

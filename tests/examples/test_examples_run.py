@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from tiny_models import save_tiny
 from typer.testing import CliRunner
 
@@ -23,6 +25,15 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Several threads only get into each other's way on a model this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def small(model: Path, folder: Path) -> list[str]:
@@ -58,7 +69,9 @@ def test_a_yaml_example_trains(file: Path, model: Path, tmp_path: Path, monkeypa
     assert (folder / "summary.md").is_file() and (folder / "checkpoints" / "step-000002").is_dir()
 
 
-def test_the_custom_reward_is_the_one_that_is_used(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_custom_reward_is_the_one_that_is_used(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     rewards = load("rewards")
     assert rewards.closeness("7\n12", "8") == 0.5 and rewards.closeness("none", "8") == 0

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_core.errors import RewardError
+from grpo_core.errors import GrpoCoreError, RewardError
 from grpo_core.records import Rollout, Score
 
 Reward = Callable[[Sequence[Rollout]], Sequence[Score]]
-Values = Sequence[float | None]
+PartValues = Callable[[Sequence[Rollout]], Sequence[Any]]
+"""One number for each rollout; None, NaN or infinity mean that there is no reward."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPart:
-    """One part of a weighted sum. `values` gives a number for each rollout; None, NaN or infinity mean "no reward"."""
+    """One part of a weighted sum."""
 
     name: str
     weight: float
-    values: Callable[[Sequence[Rollout]], Sequence[Any]]
+    values: PartValues
 
 
 class Failed(float):
@@ -37,15 +38,47 @@ class Failed(float):
 def weighted_sum(parts: Sequence[NamedPart]) -> Reward:
     """sum of weight x value over the parts; `Score.parts` keeps each value without its weight.
 
-    A sample for which any part has no finite number gets a declared failure and never 0. Raises RewardError when a part
-    breaks its contract: a wrong count, or something that is no number.
+    A sample for which any part has no finite number gets a declared failure and never 0; a part that raises as a whole
+    fails all its samples. Raises RewardError when a part breaks its contract (a wrong count, or something that is no
+    number), and at once when two parts have the same name.
     """
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise RewardError(f"two of the reward's parts have the same name: {names}", fix="set `name` on one of them")
 
     def reward(rollouts: Sequence[Rollout]) -> list[Score]:
-        columns = [checked(part.name, part.values(rollouts), len(rollouts)) for part in parts]
+        columns = [_column(part, rollouts) for part in parts]
         return [_score(parts, [column[row] for column in columns]) for row in range(len(rollouts))]
 
     return reward
+
+
+def each(judge: Callable[[Rollout], Any]) -> PartValues:
+    """A judge of one rollout as a judge of many: what it raises fails that rollout alone."""
+
+    def one(rollout: Rollout) -> Any:
+        try:
+            return judge(rollout)
+        except GrpoCoreError:  # a fault of the data or of the settings, not of the sample
+            raise
+        except Exception as error:
+            return failed(error)
+
+    return lambda rollouts: [one(rollout) for rollout in rollouts]
+
+
+def failed(error: Exception) -> Failed:
+    """The declared failure that an exception stands for."""
+    return Failed(f"{type(error).__name__}: {error}")
+
+
+def _column(part: NamedPart, rollouts: Sequence[Rollout]) -> list[float]:
+    try:
+        return checked(part.name, part.values(rollouts), len(rollouts))
+    except GrpoCoreError:
+        raise
+    except Exception as error:
+        return [failed(error) for _ in rollouts]
 
 
 def _score(parts: Sequence[NamedPart], values: Sequence[float]) -> Score:
@@ -60,8 +93,11 @@ def _score(parts: Sequence[NamedPart], values: Sequence[float]) -> Score:
 def checked(name: str, values: Any, expected: int) -> list[float]:
     """One float for each completion; None becomes a failure. Raises RewardError naming the part and the counts."""
     fix = f"return {expected} numbers, one for each completion, in their order"
-    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-        raise RewardError(f"reward {name!r} returned a {type(values).__name__} for {expected} completions", fix=fix)
+    shape = getattr(values, "shape", None)
+    if isinstance(values, (str, bytes, dict, set, frozenset)) or not hasattr(values, "__iter__") or shape == ():
+        raise RewardError(
+            f"reward {name!r} returned one {type(values).__name__} for {expected} completions", fix=fix
+        )
     listed = list(values)
     if len(listed) != expected:
         raise RewardError(f"reward {name!r} returned {len(listed)} values for {expected} completions", fix=fix)

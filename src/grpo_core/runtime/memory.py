@@ -19,5 +19,6 @@ def memory_metrics() -> dict[str, float]:
     if statm.exists():
         figures["memory/rss_gb"] = int(statm.read_text().split()[1]) * resource.getpagesize() / GIB
     if torch.cuda.is_available():
+        figures["memory/device_gb"] = torch.cuda.memory_allocated() / GIB
         figures["memory/device_peak_gb"] = torch.cuda.max_memory_allocated() / GIB
     return figures

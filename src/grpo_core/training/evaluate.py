@@ -26,6 +26,7 @@ def evaluate(run: Run) -> dict[str, float]:
     )
     rollouts = judge(run, sample(run, run.held_out, how))
     values = [r.score.value for r in rollouts if r.score is not None and r.score.failure is None]
+    parts = [r.score.parts for r in rollouts if r.score is not None and r.score.failure is None]
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
     return {
@@ -33,4 +34,6 @@ def evaluate(run: Run) -> dict[str, float]:
         "held_out/reward_se": math.sqrt(variance / len(values)),
         "held_out/length_mean": sum(len(r.completion.token_ids) for r in rollouts) / len(rollouts),
         "held_out/truncated": sum(r.truncated for r in rollouts) / len(rollouts),
+        "held_out/failed": float(len(rollouts) - len(values)),
+        **{f"held_out/part/{name}": sum(part[name] for part in parts) / len(parts) for name in parts[0]},
     }

@@ -214,4 +214,5 @@ def _figures(seen: Seen, report: PenaltyReport, kl_rollout: float) -> dict[str, 
         "penalty/capped": float(report.capped),
         "penalty/shift": report.shift,
         "penalty/shift_realised": report.shift_realised,
+        "time/penalty": report.seconds,
     }

@@ -1,0 +1,83 @@
+"""The final answer of a completion: one rule for training and evaluation, over the whole text."""
+
+from __future__ import annotations
+
+import re
+
+from grpo_core.grading.numbers import clean, located_numbers, split_number
+
+_BRACES = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{|\\[{}\\]|[{}]")
+_MARKER = re.compile(r"\banswer\b\**\s*(?:is\b|:|=)|####|<answer>", re.IGNORECASE)
+_LEAD = re.compile(r"[\s:=*]*(?:(?:therefore|thus|simply|just|equal to|approximately|about)\s+)?[\s:]*", re.IGNORECASE)
+_CUT = re.compile(
+    r"</answer>|[.!?;](?=\s|\*|$)|,(?=\s+[A-Za-z]{2})|,\s*$"
+    r"|\s(?:because|since|so|which|where|when|but|as|after)\s",
+    re.IGNORECASE,
+)
+_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:pi|or|and|sqrt|sin|cos|tan|log|ln|exp|inf|infty)\b)[A-Za-z]{2,}")
+
+
+def after_reasoning(text: str) -> str:
+    """What follows the last </think>; nothing of a reasoning block that was never closed."""
+    return text.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def last_box(text: str) -> str | None:
+    """The content of the last \\boxed{} or \\fbox{} whose braces balance; None without one. One pass."""
+    open_braces: list[tuple[bool, int]] = []
+    found: str | None = None
+    for match in _BRACES.finditer(text):
+        token = match[0]
+        if token == "{" or (token[-1] == "{" and len(token) > 2):
+            open_braces.append((len(token) > 1, match.end()))
+        elif token == "}" and open_braces:
+            is_box, start = open_braces.pop()
+            if is_box:
+                found = text[start : match.start()]
+    if found is None:
+        return None
+    inner = re.fullmatch(r"\s*\\(?:boxed|fbox)\s*\{(.*)\}\s*", found, re.DOTALL)
+    return (inner[1] if inner else found).strip()
+
+
+def marked_answer(text: str) -> str | None:
+    """What the last marker line states ("The answer is X", "Answer: X", "#### X", <answer>X</answer>); else None."""
+    for match in reversed(list(_MARKER.finditer(text))):
+        rest = text[match.end() :].lstrip(" \t:=*\n" if match[0] == "<answer>" else " \t:=*")
+        line = rest.split("\n", 1)[0] if rest else ""
+        stated = _stated(line)
+        if stated:
+            return stated
+    return None
+
+
+def final_answer(text: str) -> str | None:
+    """The final answer stated after the reasoning block; None when there is none.
+
+    The last balanced box counts, even an empty one; without a box the last marker line; without one the last number.
+    """
+    text = after_reasoning(text)
+    boxed = last_box(text)
+    if boxed is not None:
+        return boxed
+    marked = marked_answer(text)
+    if marked is not None:
+        return marked
+    pieces = [piece for _, piece in located_numbers(text)]
+    return pieces[-1] if pieces else None
+
+
+def _stated(line: str) -> str:
+    """The answer at the start of a line of prose: its first clause, or the first number of a wordy one."""
+    line = line[_LEAD.match(line).end() :]  # type: ignore[union-attr]  # matches the empty string
+    clause = _CUT.split(line, maxsplit=1)[0].strip()
+    if split_number(clause) is not None:
+        return clause
+    math = re.search(r"\$([^$]+)\$|\\\((.+?)\\\)", clause)
+    if math and not re.search(r"\\[$]", clause):
+        return (math[1] or math[2]).strip()
+    if _PROSE.search(re.sub(r"\\(?:text|mathrm)\s*\{[^{}]*\}", "", clean(clause))):
+        first = next((piece for _, piece in located_numbers(clause)), None)
+        if first is not None:
+            return first
+    return clause
