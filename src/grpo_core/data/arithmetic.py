@@ -25,6 +25,11 @@ class Task:
     answer: Callable[..., int]
     full: str
     terse: str
+    examples: tuple[tuple[int, ...], ...]
+    """Numbers of the first worked examples, two digits at most. Small models answer alike after an unlucky one, and a
+    group whose completions are all alike teaches nothing; after these their answers vary."""
+    place: Callable[..., int]
+    """Place in the space of the question with these numbers; the last argument is n."""
 
 
 def _ordered(place: int, n: int) -> tuple[int, ...]:
@@ -40,16 +45,20 @@ def _unequal(place: int, n: int) -> tuple[int, ...]:
 
 TASKS = {
     "addition": Task(
-        lambda n: n * n, lambda i, n: divmod(i, n), lambda a, b: a + b, "What is {} + {}?", "{} + {} ="
+        lambda n: n * n, lambda i, n: divmod(i, n), lambda a, b: a + b, "What is {} + {}?", "{} + {} =",
+        ((2, 3), (4, 6)), lambda a, b, n: a * n + b,
     ),
     "subtraction": Task(
-        lambda n: n * (n + 1) // 2, _ordered, lambda a, b: a - b, "What is {} - {}?", "{} - {} ="
+        lambda n: n * (n + 1) // 2, _ordered, lambda a, b: a - b, "What is {} - {}?", "{} - {} =",
+        ((7, 3), (9, 4)), lambda a, b, n: a * (a + 1) // 2 + b,
     ),
     "larger": Task(
-        lambda n: n * (n - 1), _unequal, max, "Which number is larger, {} or {}?", "Larger of {} and {}?"
+        lambda n: n * (n - 1), _unequal, max, "Which number is larger, {} or {}?", "Larger of {} and {}?",
+        ((30, 81), (12, 7)), lambda a, b, n: a * (n - 1) + b - (b > a),
     ),
     "next_number": Task(
-        lambda n: n, lambda i, n: (i,), lambda a: a + 1, "What number comes right after {}?", "After {}?"
+        lambda n: n, lambda i, n: (i,), lambda a: a + 1, "What number comes right after {}?", "After {}?",
+        ((41,), (7,)), lambda a, n: a,
     ),
 }  # fmt: skip
 
@@ -62,8 +71,7 @@ def make_arithmetic(config: ArithmeticData, held_out: int) -> PromptSets:
     """
     task, n = TASKS[config.task], 10**config.digits
     space = task.space(n)
-    shown = Random("worked examples").sample(range(space), config.worked_examples + 1)
-    shown = shown if config.worked_examples else []
+    shown = _shown(task, n, config.worked_examples)
     wanted = min(held_out, space // 5)
     drawn = Random(f"{config.seed}:held out").sample(range(space), min(space, wanted + len(shown)))
     aside = [place for place in drawn if place not in shown][:wanted]
@@ -79,6 +87,15 @@ def make_arithmetic(config: ArithmeticData, held_out: int) -> PromptSets:
         held_out=[_prompt(config, place, shown, f"held_out:{row}") for row, place in enumerate(aside, 1)],
         notes=(fewer,) if len(aside) < held_out else (),
     )
+
+
+def _shown(task: Task, n: int, count: int) -> list[int]:
+    """Places of the worked examples, one to spare: the task's own where their numbers fit, then seeded ones."""
+    if not count:
+        return []
+    chosen = [task.place(*numbers, n) for numbers in task.examples if max(numbers) < n]
+    drawn = Random("worked examples").sample(range(task.space(n)), count + 1 + len(chosen))
+    return [*chosen, *(place for place in drawn if place not in chosen)][: count + 1]
 
 
 def _prompt(config: ArithmeticData, place: int, shown: Sequence[int], name: str) -> Prompt:

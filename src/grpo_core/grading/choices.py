@@ -36,7 +36,7 @@ def _stated(text: str, names: str) -> Iterator[tuple[int, str]]:
     any_case = rf"(?i:{label})"
     marker = (
         r"(?i:\banswer\b\**\s*(?:is\b|:|=)|\b(?:option|choice)\b\**\s*(?:is\b|:|=)?|\bchoose\b|\bpick\b|\bselect\b|####"
-        r"|<answer>)[\s:*$]*(?i:(?:option|choice)\s+)?[\s*\"'(\[$]*(?:\\(?:text|mathrm|textbf)\{\s*\(?)?"
+        r"|<answer>)[\s:*$]{0,6}(?i:(?:option|choice)\s{1,3})?[\s*\"'(\[$]{0,6}(?:\\(?:text|mathrm|textbf)\{\s*\(?)?"
     )
     patterns = (
         rf"(?<!\w)\(\s*{any_case}\s*\)",

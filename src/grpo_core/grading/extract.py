@@ -70,11 +70,11 @@ def final_answer(text: str) -> str | None:
 def _stated(line: str) -> str:
     """The answer at the start of a line of prose: its first clause, or the first number of a wordy one."""
     line = line[_LEAD.match(line).end() :]  # type: ignore[union-attr]  # matches the empty string
-    clause = _CUT.split(line, maxsplit=1)[0].strip()
+    clause = _CUT.split(line, maxsplit=1)[0].strip(" \t*")
     if split_number(clause) is not None:
         return clause
     math = re.search(r"\$([^$]+)\$|\\\((.+?)\\\)", clause)
-    if math and not re.search(r"\\[$]", clause):
+    if math and r"\$" not in clause and not _PROSE.search(math[0]):
         return (math[1] or math[2]).strip()
     if _PROSE.search(re.sub(r"\\(?:text|mathrm)\s*\{[^{}]*\}", "", clean(clause))):
         first = next((piece for _, piece in located_numbers(clause)), None)

@@ -53,7 +53,10 @@ def grade(response: str, gold: str, *, timeout: float = 5.0, worker: Worker | No
     answer = final_answer(response)
     if answer is None or not answer.strip() or not gold.strip():
         return False
-    equal = compare(answer, gold, _by_value)
+    try:
+        equal = compare(answer, gold, _by_value)
+    except RecursionError:
+        return False
     if equal is not None:
         return equal
     with contextlib.nullcontext() if worker else _turn:
@@ -72,11 +75,9 @@ def compare(answer: str, gold: str, equal: Equal) -> bool | None:
     if left is None and right is None:
         return equal(answer, gold)
     if left is None or right is None:
-        whole = equal(answer, gold)
-        if whole is not False and not _is_bare(left) and not _is_bare(right):
-            return whole
-        left = left or Listed("{", (answer,), "}")
-        right = right or Listed("{", (gold,), "}")
+        left, right = left or Listed("", _items(answer), ""), right or Listed("", _items(gold), "")
+        if len(left.items) != len(right.items) and left.opening + right.opening:
+            return equal(answer, gold)
     if left.ordered != right.ordered or len(left.items) != len(right.items):
         return False
     if not right.ordered:
@@ -138,6 +139,8 @@ def _by_algebra(answer: str, gold: str) -> bool:
         if rational is not None:
             parsed.append(sympy.Rational(rational.numerator, rational.denominator))
             continue
+        if re.search(r"[0-9]\s+[0-9]", text):
+            return False
         found = parse(f"${text}$", parsing_timeout=None, fallback_mode="no_fallback", extraction_mode="first_match")
         found = [value for value in found if not isinstance(value, str)]
         if not found:
@@ -163,14 +166,20 @@ def _taken_apart(text: str) -> Listed | None:
     if text[:1] in ("(", "[") and text[-1:] in (")", "]") and _closes_at_end(text):
         items = _items(text[1:-1])
         return Listed(text[0], items, text[-1]) if len(items) > 1 else None
+    if text in (r"\emptyset", r"\varnothing"):
+        return Listed("{", (), "}")
     if parse_number(text) is not None:
         return None
+    if len(signs := re.split(r"\\pm(?![A-Za-z])|±", text)) == 2 and "," not in text:
+        return Listed("", ("+".join(signs).strip(), "-".join(signs).strip()), "")
     items = _items(text)
     return Listed("", items, "") if len(items) > 1 else None
 
 
 def _items(text: str) -> tuple[str, ...]:
     """The parts between outer commas, semicolons, "or" and "and"; spaced commas alone where 1,728, 1,331 needs it."""
+    if not text.strip():
+        return ()
     text = _SEPARATOR.sub(", ", text)
     spaced = [part.strip() for part in re.split(r",\s+", text)]
     if len(spaced) > 1 and all(parse_number(part) is not None for part in spaced):
@@ -192,10 +201,6 @@ def _closes_at_end(text: str) -> bool:
         if depth == 0:
             return place == len(text) - 1
     return False
-
-
-def _is_bare(listed: Listed | None) -> bool:
-    return listed is not None and not listed.opening
 
 
 def _matched(left: list[str], right: list[str], equal: Equal) -> bool | None:
@@ -226,4 +231,5 @@ def _without_variable(answer: str, gold: str) -> tuple[str, str]:
 
 
 def _squeezed(text: str) -> str:
-    return re.sub(r"\s", "", text)
+    """Without spaces, except between two words or numbers."""
+    return re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", text)

@@ -20,6 +20,7 @@ _NUMBER = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:{_CURRENCY}\s*)?(?P<inner>[-+]?)\s*"
     rf"(?:(?P<whole>[0-9]+)\s*{_FRAC}"
     r"|(?P<mixed>[0-9]+)\s+(?P<mixed_up>[0-9]+)\s*/\s*(?P<mixed_low>[0-9]+)"
+    r"|(?P<start>[0-9]*\.[0-9]*)\s*\\overline\s*\{(?P<again>[0-9]+)\}"
     rf"|(?P<left>{_DIGITS})\s*/\s*(?P<right>{_DIGITS})"
     rf"|(?P<digits>{_DIGITS})(?:[eE](?P<power>[-+]?[0-9]+)"
     r"|\s*(?:\\times|\\cdot|×|\*)\s*10\s*(?:\^|\*\*)\s*\{?(?P<times>[-+]?[0-9]+)\}?)?"
@@ -43,6 +44,7 @@ _LETTER_UNITS = "mgshLlKJNWVAFC"
 
 def clean(text: str) -> str:
     """`text` without the dress of LaTeX and markdown: math delimiters, spacing commands, \\text{}, end punctuation."""
+    text = re.sub(r"(?<=[0-9])\\[,;](?=[0-9]{3}(?![0-9]))", "", text)
     for old, new in (
         ("\u2212", "-"), ("\u2013", "-"), ("\u2010", "-"), ("\u2011", "-"), ("\u00a0", " "), ("\u202f", " "),
         ("{,}", ","), (r"\$", "$"), (r"\%", "%"), (r"\!", ""), (r"\,", " "), (r"\;", " "), (r"\:", " "), ("\\ ", " "),
@@ -55,9 +57,9 @@ def clean(text: str) -> str:
     text = text.strip().strip("*`_").strip()
     if len(text) > 2 and text[0] == text[-1] == "$":
         text = text.strip("$").strip()
-    text = text.rstrip(".,;:!? \n")
+    text = text.rstrip(".,;: \n")
     if text.count("$") == 1 and text.endswith("$") and not re.search(r"[0-9]\s*\$$", text):
-        text = text[:-1].rstrip(".,;:!? ")
+        text = text[:-1].rstrip(".,;: ")
     return text
 
 
@@ -96,8 +98,6 @@ def located_numbers(text: str) -> Iterator[tuple[Fraction, str]]:
     text = re.sub(r"\\[dtc]frac", r"\\frac", text)
     for match in _RUNNING.finditer(text):
         piece = match[0].rstrip(".,")
-        if re.search(r"[A-Za-z0-9)\]}]\s*$", text[max(0, match.start() - 3) : match.start()]):
-            piece = piece.lstrip("-+")
         value = parse_number(piece)
         if value is not None:
             yield value, piece
@@ -105,7 +105,7 @@ def located_numbers(text: str) -> Iterator[tuple[Fraction, str]]:
 
 _LOOSE = r"[0-9][0-9.,]*|\.[0-9]+"
 _RUNNING = re.compile(
-    rf"(?<![A-Za-z0-9_.,])[-+]?(?:{_CURRENCY}\s*[-+]?)?"
+    rf"(?:(?<![A-Za-z0-9_)\]}}])[-+]|(?<==)\s?-\s)?(?<![A-Za-z0-9_])(?<![0-9][.,])(?:{_CURRENCY}\s*[-+]?)?"
     r"(?:(?:[0-9]{1,9}\s*)?\\frac\s*(?:\{\s*[-+]?\s*[0-9.]{1,40}\s*\}|[0-9])\s*(?:\{\s*[-+]?\s*[0-9.]{1,40}\s*\}|[0-9])"
     r"|[0-9]{1,9} [0-9]{1,9}/[0-9]{1,9}(?![0-9/])"
     rf"|(?:{_LOOSE})(?:/(?:{_LOOSE}))*(?:[eE][-+]?[0-9]+)?)(?:\s?%)?"
@@ -132,6 +132,9 @@ def _value(match: re.Match[str]) -> Fraction | None:
             if not 0 <= below < 1:
                 return None
             value = _plain(part["whole"] or part["mixed"]) + below
+        elif part["start"]:
+            unit = Fraction(1, 10 ** len(part["start"].partition(".")[2]))
+            value = _plain(part["start"] + "0") + unit * int(part["again"]) / (10 ** len(part["again"]) - 1)
         elif part["left"]:
             value = _plain(part["left"]) / _plain(part["right"])
         elif part["only_up"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from grpo_core.config.reward import (
@@ -18,28 +18,33 @@ from grpo_core.config.reward import (
     RegexReward,
     RewardConfig,
 )
-from grpo_core.records import Rollout
 from grpo_core.rewards import verifiable
 from grpo_core.rewards.reasoning import reasoning_values
-from grpo_core.rewards.reward import NamedPart, Reward, weighted_sum
+from grpo_core.rewards.reward import NamedPart, PartValues, Reward, weighted_sum
 from grpo_core.rewards.user_function import function_values, imported
-
-Values = Callable[[Sequence[Rollout]], Sequence[Any]]
 
 NEEDS_ANSWER = (MathReward, NumberReward, ExactReward, ChoiceReward)
 
 
-def build_reward(config: RewardConfig) -> Reward:
-    """The weighted sum that the config describes. Raises RewardError for a function or model that is not there."""
-    return weighted_sum(
-        [NamedPart(name=part.name or part.kind, weight=part.weight, values=_values(part)) for part in config.parts]
-    )
+def build_reward(config: RewardConfig, *, columns: Collection[str] | None = None) -> Reward:
+    """The weighted sum that the config describes.
+
+    Raises RewardError for a function or model that is not there, and, when the names of the data's `columns` are given,
+    for a function that asks for something else; without them that shows at the first call.
+    """
+    parts = [
+        NamedPart(name=part.name or part.kind, weight=part.weight, values=_values(part, columns))
+        for part in config.parts
+    ]
+    return weighted_sum(parts)
 
 
-def from_callable(function: Callable[..., Any], *, batched: bool = False) -> Reward:
+def from_callable(
+    function: Callable[..., Any], *, batched: bool = False, columns: Collection[str] | None = None
+) -> Reward:
     """A Python function as the whole reward; its arguments are filled by name, as for `kind: function`."""
     name = getattr(function, "__name__", "reward")
-    values = function_values(name, function, batched=batched, options={})
+    values = function_values(name, function, batched=batched, options={}, columns=columns)
     return weighted_sum([NamedPart(name=name, weight=1.0, values=values)])
 
 
@@ -51,7 +56,7 @@ def needs_answer(config: RewardConfig) -> bool:
     )
 
 
-def _values(part: Any) -> Values:
+def _values(part: Any, columns: Collection[str] | None) -> PartValues:
     if isinstance(part, FunctionReward):
         function = imported(part.path)
         return function_values(
@@ -59,6 +64,7 @@ def _values(part: Any) -> Values:
             function,
             batched=part.batched,
             options=part.options,
+            columns=columns,
             path=part.path,
             timeout=part.timeout,
         )
@@ -66,7 +72,7 @@ def _values(part: Any) -> Values:
         from grpo_core.rewards.reward_model import RewardModel
 
         return RewardModel(part.path, batch_size=part.batch_size, device=part.device)
-    makers: dict[type, Callable[[Any], Values]] = {
+    makers: dict[type, Callable[[Any], PartValues]] = {
         MathReward: verifiable.math,
         NumberReward: verifiable.number,
         ExactReward: verifiable.exact,

@@ -95,9 +95,7 @@ def checked(name: str, values: Any, expected: int) -> list[float]:
     fix = f"return {expected} numbers, one for each completion, in their order"
     shape = getattr(values, "shape", None)
     if isinstance(values, (str, bytes, dict, set, frozenset)) or not hasattr(values, "__iter__") or shape == ():
-        raise RewardError(
-            f"reward {name!r} returned one {type(values).__name__} for {expected} completions", fix=fix
-        )
+        raise RewardError(f"reward {name!r} returned one {type(values).__name__} for {expected} completions", fix=fix)
     listed = list(values)
     if len(listed) != expected:
         raise RewardError(f"reward {name!r} returned {len(listed)} values for {expected} completions", fix=fix)

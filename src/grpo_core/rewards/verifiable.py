@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from grpo_core.config.reward import (
     ChoiceReward,
@@ -19,11 +18,9 @@ from grpo_core.errors import RewardError
 from grpo_core.grading.choices import chosen
 from grpo_core.grading.math_answers import grade
 from grpo_core.grading.numbers import parse_number, take_number
-from grpo_core.grading.worker import Worker, WorkerError
+from grpo_core.grading.worker import Worker
 from grpo_core.records import Rollout
-from grpo_core.rewards.reward import Failed
-
-Values = Callable[[Sequence[Rollout]], Sequence[Any]]
+from grpo_core.rewards.reward import PartValues, each
 
 
 def reference(rollout: Rollout) -> str:
@@ -36,17 +33,12 @@ def reference(rollout: Rollout) -> str:
     return rollout.prompt.answer
 
 
-def each(judge: Callable[[Rollout], float]) -> Values:
-    """A judge of one rollout as a judge of many."""
-    return lambda rollouts: [judge(rollout) for rollout in rollouts]
-
-
-def math(config: MathReward) -> Values:
+def math(config: MathReward) -> PartValues:
     """1 if the final answer equals the reference exactly (numbers, fractions, LaTeX)."""
     return each(lambda r: float(grade(r.text, reference(r), timeout=config.timeout)))
 
 
-def number(config: NumberReward) -> Values:
+def number(config: NumberReward) -> PartValues:
     """1 if the chosen number equals the reference number. Raises RewardError for a reference that is no number."""
 
     def judge(rollout: Rollout) -> float:
@@ -61,7 +53,7 @@ def number(config: NumberReward) -> Values:
     return each(judge)
 
 
-def exact(config: ExactReward) -> Values:
+def exact(config: ExactReward) -> PartValues:
     """1 if the stripped completion equals the stripped reference."""
 
     def plain(text: str) -> str:
@@ -71,23 +63,34 @@ def exact(config: ExactReward) -> Values:
     return each(lambda r: float(plain(r.text) == plain(reference(r))))
 
 
-def choice(config: ChoiceReward) -> Values:
-    """1 if the last stated choice is the reference label."""
-    return each(lambda r: float(chosen(r.text, config.choices) == reference(r).strip()))
+def choice(config: ChoiceReward) -> PartValues:
+    """1 if the last stated choice is the reference label. Raises RewardError for a reference that is none of them."""
+    spelt = {label.casefold(): label for label in config.choices}
+
+    def judge(rollout: Rollout) -> float:
+        wanted = reference(rollout).strip(" \n().")
+        if wanted.casefold() not in spelt:
+            raise RewardError(
+                f"the answer of prompt {rollout.prompt.id} is none of {', '.join(config.choices)}: {wanted!r}",
+                fix="mend the row, or list its labels under reward.choices",
+            )
+        return float(chosen(rollout.text, config.choices) == spelt[wanted.casefold()])
+
+    return each(judge)
 
 
-def length(config: LengthReward) -> Values:
+def length(config: LengthReward) -> PartValues:
     """1 up to `target` tokens, falling in a straight line to 0 at `limit`."""
     span = config.limit - config.target
     return each(lambda r: min(1.0, max(0.0, (config.limit - len(r.completion.token_ids)) / span)))
 
 
-def format_(config: FormatReward) -> Values:
+def format_(config: FormatReward) -> PartValues:
     """1 if the whole completion matches the pattern."""
     return _searching(config.pattern, 2.0, lambda rollout, found: float(found is not None), whole=True)
 
 
-def regex(config: RegexReward) -> Values:
+def regex(config: RegexReward) -> PartValues:
     """1 if the pattern is found and its group `answer`, if it has one, equals the reference."""
     has_answer = "answer" in re.compile(config.pattern).groupindex
 
@@ -99,23 +102,10 @@ def regex(config: RegexReward) -> Values:
     return _searching(config.pattern, config.timeout, judge, whole=False)
 
 
-def search(pattern: str, text: str, whole: bool) -> dict[str, str | None] | None:
-    """Named groups of the first match (of the whole text if `whole`), or None. Runs in the child process."""
-    found = re.fullmatch(pattern, text, re.DOTALL) if whole else re.search(pattern, text, re.DOTALL)
-    return None if found is None else found.groupdict()
-
-
 def _searching(
     pattern: str, timeout: float, judge: Callable[[Rollout, dict[str, str | None] | None], float], *, whole: bool
-) -> Values:
+) -> PartValues:
     """Search each completion in a child process, since a pattern can take exponential time; late is a failure."""
     worker = Worker()
-
-    def one(rollout: Rollout) -> float:
-        try:
-            found = worker.call(f"{__name__}:search", (pattern, rollout.text, whole), timeout=timeout)
-        except (TimeoutError, WorkerError) as error:
-            return Failed(str(error))
-        return judge(rollout, found)
-
-    return each(one)
+    target = "grpo_core.grading.patterns:search"
+    return each(lambda r: judge(r, worker.call(target, (pattern, r.text, whole), timeout=timeout)))
