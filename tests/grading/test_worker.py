@@ -102,7 +102,9 @@ def test_kf35_late_work_is_ended_and_the_next_call_has_normal_speed(worker: Work
 
 def test_kf35_grading_from_many_threads_with_one_endless_answer() -> None:
     grade(r"\boxed{\sqrt{8}}", r"2\sqrt{2}", timeout=5)  # the algebra library is imported once
-    asked = [(TOWER, "1", 0.5, False)] + [(rf"\boxed{{\sqrt{{{4 * n}}}}}", rf"2\sqrt{{{n}}}", 5.0, True) for n in (2, 3, 5)]
+    asked = [(TOWER, "1", 0.5, False)] + [
+        (rf"\boxed{{\sqrt{{{4 * n}}}}}", rf"2\sqrt{{{n}}}", 5.0, True) for n in (2, 3, 5)
+    ]
     got: dict[int, object] = {}
 
     def one(place: int) -> None:
@@ -139,7 +141,7 @@ def test_output_and_input_of_the_function_do_not_reach_the_protocol(worker: Work
 
 
 def test_failures_of_the_function_are_told_apart(worker: Worker, file: str) -> None:
-    with pytest.raises(WorkerError, match="ValueError: math domain error|expected a nonnegative"):
+    with pytest.raises(WorkerError, match="math:sqrt: ValueError"):
         worker.call("math:sqrt", (-1,), timeout=1)
     with pytest.raises(WorkerError, match="SystemExit: 3"):
         worker.call(f"{file}:leave", timeout=1)

@@ -43,7 +43,7 @@ def test_the_score_is_the_models_own(tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     ids = torch.tensor([byte_tokenizer()("ask|done|").input_ids])
     hidden = model.model(ids).last_hidden_state[0, -1]
-    assert score == pytest.approx(float(model.score(hidden)), abs=1e-5)
+    assert score == pytest.approx(model.score(hidden).item(), abs=1e-5)
 
 
 def test_a_classifier_of_two_labels_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
@@ -52,3 +52,33 @@ def test_a_classifier_of_two_labels_and_a_missing_folder_are_refused(tmp_path: P
         reward_of({"kind": "model", "path": str(tmp_path / "two")})
     with pytest.raises(RewardError, match="cannot be loaded"):
         reward_of({"kind": "model", "path": str(tmp_path / "none")})
+
+
+def test_a_closed_turn_is_read_at_its_last_token_alone_and_in_a_batch(tmp_path: Path) -> None:
+    """Padding with EOS would make the classifier take the closing EOS for padding."""
+    from transformers import AutoModelForSequenceClassification
+
+    folder = save_classifier(tmp_path)
+    closed = byte_tokenizer(template="{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}")
+    closed.pad_token = closed.eos_token
+    closed.save_pretrained(folder)
+    rows = [rollout("done"), rollout("a much longer completion")]
+    together = values(reward_of({"kind": "model", "path": str(folder)}), rows)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for row, got in zip(rows, together, strict=True):
+        ids = closed(f"ask{closed.eos_token}{row.text}{closed.eos_token}", add_special_tokens=False).input_ids
+        assert ids[-1] == closed.eos_token_id
+        with torch.no_grad():
+            hidden = model.model(torch.tensor([ids])).last_hidden_state[0, -1]
+        assert got == pytest.approx(model.score(hidden).item(), abs=1e-5)
+
+
+def test_a_model_without_a_trained_score_is_refused(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    config = tiny_config("llama")
+    config.num_labels = 1
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    byte_tokenizer(template=None).save_pretrained(tmp_path)
+    with pytest.raises(RewardError, match=r"no trained weights for score\.weight"):
+        reward_of({"kind": "model", "path": str(tmp_path)})

@@ -10,9 +10,8 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
-from grpo_core.grading.extract import final_answer
+from grpo_core.grading.extract import Listed, final_answer, items_of, taken_apart
 from grpo_core.grading.numbers import clean, parse_number, split_number
 from grpo_core.grading.worker import Worker, WorkerError
 
@@ -20,27 +19,12 @@ Equal = Callable[[str, str], bool | None]
 """Whether two expressions without outer commas are equal; None when that needs algebra."""
 
 START_LIMIT = 120.0
-"""Seconds the child may take to import the algebra library, which is not part of a comparison's limit."""
+"""Seconds the child may take to import the algebra library; that is not part of a comparison's limit."""
 
 _default = Worker()
 _turn = threading.Lock()
 
 _ASSIGNED = re.compile(r"\s*(\\?[A-Za-z]+(?:_(?:[A-Za-z0-9]|\{\w+\}))?(?:\s*\(\s*[A-Za-z]\s*\))?)\s*=(?!=)")
-_MEMBER = re.compile(r"\s*[A-Za-z]\s*\\in(?![A-Za-z])")
-_SEPARATOR = re.compile(r"\s+(?:or|and)\s+|\s*;\s*")
-
-
-class Listed(NamedTuple):
-    """A set, tuple, interval or bare list, taken apart."""
-
-    opening: str
-    items: tuple[str, ...]
-    closing: str
-
-    @property
-    def ordered(self) -> bool:
-        """True for tuples and intervals; a set and a bare list have no order."""
-        return self.opening in ("(", "[")
 
 
 def grade(response: str, gold: str, *, timeout: float = 5.0, worker: Worker | None = None) -> bool:
@@ -71,11 +55,11 @@ def grade(response: str, gold: str, *, timeout: float = 5.0, worker: Worker | No
 def compare(answer: str, gold: str, equal: Equal) -> bool | None:
     """`equal` over the parts of two answers: sets and bare lists in any order, tuples and intervals in order."""
     answer, gold = clean(answer), clean(gold)
-    left, right = _taken_apart(answer), _taken_apart(gold)
+    left, right = taken_apart(answer), taken_apart(gold)
     if left is None and right is None:
         return equal(answer, gold)
     if left is None or right is None:
-        left, right = left or Listed("", _items(answer), ""), right or Listed("", _items(gold), "")
+        left, right = left or Listed("", items_of(answer), ""), right or Listed("", items_of(gold), "")
         if len(left.items) != len(right.items) and left.opening + right.opening:
             return equal(answer, gold)
     if left.ordered != right.ordered or len(left.items) != len(right.items):
@@ -139,7 +123,7 @@ def _by_algebra(answer: str, gold: str) -> bool:
         if rational is not None:
             parsed.append(sympy.Rational(rational.numerator, rational.denominator))
             continue
-        if re.search(r"[0-9]\s+[0-9]", text):
+        if re.search(r"(?<![_^0-9])[0-9]+\s+[0-9]", text):
             return False
         found = parse(f"${text}$", parsing_timeout=None, fallback_mode="no_fallback", extraction_mode="first_match")
         found = [value for value in found if not isinstance(value, str)]
@@ -155,52 +139,6 @@ def _by_algebra(answer: str, gold: str) -> bool:
         return False
     difference = sympy.nsimplify(one - other, rational=True)
     return bool(difference == 0 or sympy.simplify(difference) == 0)
-
-
-def _taken_apart(text: str) -> Listed | None:
-    """The parts of a set, tuple, interval or bare list; None for a single expression."""
-    text = _MEMBER.sub("", text, count=1).strip()
-    text = re.sub(r"\\(lbrace|rbrace)(?![A-Za-z])", lambda m: {"l": r"\{", "r": r"\}"}[m[1][0]], text)
-    if text.startswith(r"\{") and text.endswith(r"\}"):
-        return Listed("{", _items(text[2:-2]), "}")
-    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and _closes_at_end(text):
-        items = _items(text[1:-1])
-        return Listed(text[0], items, text[-1]) if len(items) > 1 else None
-    if text in (r"\emptyset", r"\varnothing"):
-        return Listed("{", (), "}")
-    if parse_number(text) is not None:
-        return None
-    if len(signs := re.split(r"\\pm(?![A-Za-z])|±", text)) == 2 and "," not in text:
-        return Listed("", ("+".join(signs).strip(), "-".join(signs).strip()), "")
-    items = _items(text)
-    return Listed("", items, "") if len(items) > 1 else None
-
-
-def _items(text: str) -> tuple[str, ...]:
-    """The parts between outer commas, semicolons, "or" and "and"; spaced commas alone where 1,728, 1,331 needs it."""
-    if not text.strip():
-        return ()
-    text = _SEPARATOR.sub(", ", text)
-    spaced = [part.strip() for part in re.split(r",\s+", text)]
-    if len(spaced) > 1 and all(parse_number(part) is not None for part in spaced):
-        return tuple(spaced)
-    parts, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    return tuple([*parts, text[start:].strip()])
-
-
-def _closes_at_end(text: str) -> bool:
-    """Whether the bracket that opens the text is closed by its last character."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if depth == 0:
-            return place == len(text) - 1
-    return False
 
 
 def _matched(left: list[str], right: list[str], equal: Equal) -> bool | None:

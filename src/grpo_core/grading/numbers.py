@@ -54,10 +54,10 @@ def clean(text: str) -> str:
         text = text.replace(old, new)
     text = re.sub(r"\\(?:left|right)(?![A-Za-z])\.?", "", text)
     text = re.sub(_WRAPPER, r" \1 ", text)
-    text = text.strip().strip("*`_").strip()
+    text = " ".join(text.split()).strip("*`_ ")
     if len(text) > 2 and text[0] == text[-1] == "$":
         text = text.strip("$").strip()
-    text = text.rstrip(".,;: \n")
+    text = text.rstrip(".,;: ")
     if text.count("$") == 1 and text.endswith("$") and not re.search(r"[0-9]\s*\$$", text):
         text = text[:-1].rstrip(".,;: ")
     return text
