@@ -75,8 +75,8 @@ def assemble(
 ) -> Run:
     """Load data, reward and model, in that order, so that bad input is refused before the slow part.
 
-    `reward`, `data` and `loaded` replace what the config names; `notes` are shown first. With `resume` the run goes on from its newest
-    checkpoint. Raises GrpoCoreError: nothing is written before everything is known to fit.
+    `reward`, `data` and `loaded` replace what the config names; `notes` are shown first. With `resume` the run goes on
+    from its newest checkpoint. Raises GrpoCoreError: nothing is written before everything is known to fit.
     """
     check_folder(folder, resume)
     seed_everything(config.run.seed)
@@ -84,9 +84,12 @@ def assemble(
         torch.set_num_threads(config.run.threads)
     held_out = config.evaluation.prompts
     sets = load_prompts(config.data, held_out=held_out) if data is None else from_iterable(data, held_out=held_out)
-    judge = build_reward(config.reward) if reward is None else from_callable(reward)
+    columns = {name for prompt in sets.train for name in prompt.columns}
     if reward is None:
         check_answers(config, sets)
+        judge = build_reward(config.reward, columns=columns)
+    else:
+        judge = from_callable(reward, columns=columns)
     loaded = loaded or load_model(config.model)
     check_length(config, loaded)
     run = _put_together(config, folder, sets, judge, loaded, quiet)

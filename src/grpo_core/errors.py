@@ -27,7 +27,7 @@ class ModelError(GrpoCoreError, RuntimeError):
     """A model, tokenizer or adapter that cannot be loaded or does not fit the settings."""
 
 
-class RewardError(GrpoCoreError, RuntimeError):
+class RewardError(GrpoCoreError, ValueError):
     """A reward that broke its contract, or failed more often than the run allows."""
 
 

@@ -31,9 +31,7 @@ def output(*words: str) -> str:
 
 
 def test_check_says_what_would_run(file: str) -> None:
-    text = " ".join(
-        output("config", "check", file, "--set", "algorithm=ppo", "--set", "train.lambda=0.3").split()
-    )
+    text = " ".join(output("config", "check", file, "--set", "algorithm=ppo", "--set", "train.lambda=0.3").split())
     for words in (
         "ok",
         "16 completions",

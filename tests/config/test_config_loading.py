@@ -78,9 +78,7 @@ def test_presets_lie_beneath_the_file(preset: str, strength: float, rate: float)
     assert config.train.gradient_accumulation == 4
     assert config.model.gradient_checkpointing
     assert config.model.matmul_precision == "high"
-    config = parse_config(
-        f"{MINIMAL}preset: {preset}\ntrain: {{lambda: 0.9}}", overrides=["train.learning_rate=1e-4"]
-    )
+    config = parse_config(f"{MINIMAL}preset: {preset}\ntrain: {{lambda: 0.9}}", overrides=["train.learning_rate=1e-4"])
     assert (config.preset, config.train.lambda_, config.train.learning_rate) == (preset, 0.9, 1e-4)
     assert PRESETS[preset].description
 

@@ -90,9 +90,7 @@ def test_the_schema_says_what_it_is_and_what_keys_mean() -> None:
 
 
 def test_the_reference_page_is_the_generated_text() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference_markdown(), (
-        "run: grpo config reference > docs/config.md"
-    )
+    assert PAGE.read_text(encoding="utf-8") == reference_markdown(), "run: grpo config reference > docs/config.md"
 
 
 def test_every_key_has_a_meaning_and_a_row() -> None:

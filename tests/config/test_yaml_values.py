@@ -45,9 +45,7 @@ def rows() -> list[dict[str, Any]]:
 def test_kf43_yaml_values(row: dict[str, Any]) -> None:
     section, key = OURS[row["key"]]
     lines = re.sub(rf"^{row['key']}:", f"{key}:", row["yaml"], flags=re.M).splitlines()
-    text = "\n".join(
-        [f"{section}:", *(f"  {line}" for line in lines), "data: {kind: arithmetic}", "reward: number"]
-    )
+    text = "\n".join([f"{section}:", *(f"  {line}" for line in lines), "data: {kind: arithmetic}", "reward: number"])
     expected, where = row["expected"], f"{section}.{key}"
     try:
         value, error = getattr(getattr(parse_config(text), section), key), ""

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="the docs are not bes
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL) if PAGE.is_file() else []
+    return (
+        re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL) if PAGE.is_file() else []
+    )
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
@@ -31,7 +33,9 @@ def test_yaml_examples_are_valid(text: str) -> None:
         RewardConfig.model_validate(sections["reward"])
 
 
-def test_the_python_example_runs_in_under_twenty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_python_example_runs_in_under_twenty_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     database = sqlite3.connect("school.db")
     database.execute("CREATE TABLE questions (text, answer, level)")

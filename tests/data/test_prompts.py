@@ -29,7 +29,9 @@ def written(folder: Path, name: str) -> Path:
     elif name.endswith(".gz"):
         path.write_bytes(gzip.compress(lines.encode()))
     elif name.endswith(".csv"):
-        path.write_bytes(b"\xef\xbb\xbfprompt,answer,level\r\n" + "".join(f"{n} + 1 =,{n + 1},easy\r\n" for n in range(10)).encode())
+        path.write_bytes(
+            b"\xef\xbb\xbfprompt,answer,level\r\n" + "".join(f"{n} + 1 =,{n + 1},easy\r\n" for n in range(10)).encode()
+        )
     else:
         path.write_text(lines if name.endswith(".jsonl") else json.dumps(ROWS))
     return path
@@ -75,7 +77,16 @@ def test_chat_messages_keep_their_own_system_message() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "text"),
-    [(5, "5"), (5.0, "5.0"), ("5", "5"), (True, "true"), (None, None), (float("nan"), None), (" ", None), (-0.5, "-0.5")],
+    [
+        (5, "5"),
+        (5.0, "5.0"),
+        ("5", "5"),
+        (True, "true"),
+        (None, None),
+        (float("nan"), None),
+        (" ", None),
+        (-0.5, "-0.5"),
+    ],
 )
 def test_answers_become_text(answer: Any, text: str | None) -> None:
     assert from_iterable([{"prompt": "x", "answer": answer}]).train[0].answer == text

@@ -81,7 +81,8 @@ def test_sparkline() -> None:
 
 def test_summary_table_colours_by_the_better_direction() -> None:
     table = summary_table(
-        {"held_out/reward": 0.1, "held_out/truncated": 0.5, "old": 1.0}, {"held_out/reward": 0.4, "held_out/truncated": 0.2, "new": 2.0}
+        {"held_out/reward": 0.1, "held_out/truncated": 0.5, "old": 1.0},
+        {"held_out/reward": 0.4, "held_out/truncated": 0.2, "new": 2.0},
     )
     screen = terminal(live=False)
     screen.print(table)

@@ -27,7 +27,9 @@ def run(folder: Path, rows: dict[int, dict[str, float]]) -> Path:
 
 
 RUNS: dict[str, dict[int, dict[str, float]]] = {
-    "full": {0: {"held_out/reward": 0.1}} | {s: {n: v * s for n, v in FULL.items()} for s in range(1, 50)} | {50: {"held_out/reward": 0.9}},
+    "full": {0: {"held_out/reward": 0.1}}
+    | {s: {n: v * s for n, v in FULL.items()} for s in range(1, 50)}
+    | {50: {"held_out/reward": 0.9}},
     "one_step": {1: FULL},
     "only_reward": {1: {"reward/mean": 0.1}, 2: {"reward/mean": 0.2}},
     "only_right_sides": {1: {"penalty/ratio": 0.1, "rollout/truncated": 0.2}},
@@ -52,7 +54,10 @@ def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
 
 
 def test_the_summary_tells_what_a_person_wants_to_know(tmp_path: Path) -> None:
-    rows: dict[int, dict[str, float]] = {s: FULL | {"reward/mean": s / 20, "rollout/tokens": 500.0, "memory/peak_gb": 1.5 + s / 100} for s in range(1, 21)}
+    rows: dict[int, dict[str, float]] = {
+        s: FULL | {"reward/mean": s / 20, "rollout/tokens": 500.0, "memory/peak_gb": 1.5 + s / 100}
+        for s in range(1, 21)
+    }
     rows[0] = {"held_out/reward": 0.125}
     rows[10] = rows[10] | {"held_out/reward": 0.75, "optim/skipped": 1.0}
     rows[20] = rows[20] | {"held_out/reward": 0.5}

@@ -55,7 +55,9 @@ FINE: dict[str, Metrics] = {
     "one_failure": lambda s: {"reward/failed": 1.0},
     "entropy_dips": lambda s: {"policy/entropy": 0.05 if s == 6 else 1.0},
     "nan_gap": lambda s: {"rollout/truncated": math.nan if s % 3 == 0 else 1.0},
-    "nothing_known": lambda s: dict.fromkeys(healthy(s), math.nan) | {n: 1.0 for n in ("loss/total", "optim/grad_norm", "reward/mean")},
+    "nothing_known": lambda s: (
+        dict.fromkeys(healthy(s), math.nan) | {n: 1.0 for n in ("loss/total", "optim/grad_norm", "reward/mean")}
+    ),
 }
 
 
@@ -74,7 +76,12 @@ def test_groups_without_spread_are_no_loss_where_groups_do_not_matter() -> None:
 
 
 def test_kf19_every_completion_cut_and_every_reward_zero_is_said_aloud() -> None:
-    change: Metrics = lambda s: {"rollout/truncated": 1.0, "groups/zero_spread": 1.0, "reward/mean": 0.0, "reward/std": 0.0}  # noqa: E731
+    change: Metrics = lambda s: {
+        "rollout/truncated": 1.0,
+        "groups/zero_spread": 1.0,
+        "reward/mean": 0.0,
+        "reward/std": 0.0,
+    }  # noqa: E731
     assert feed(change, steps=5) == [(3, "truncated"), (3, "no_spread"), (5, "constant_reward")]
     watch = Watch()
     alarms = [a for s in range(3) for a in watch.feed(StepReport(step=s, metrics=healthy(s) | change(s)))]

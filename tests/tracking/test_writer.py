@@ -92,7 +92,11 @@ def test_tensorboard_curves_and_their_restart(tmp_path: Path) -> None:
 
 def rollout(number: int, score: Score | None) -> Rollout:
     completion = Completion(
-        prompt_id="train:1", token_ids=(7, number), logprobs=(-0.5, -0.25), policy_logprobs=(-0.5, -0.125), finish_reason="eos"
+        prompt_id="train:1",
+        token_ids=(7, number),
+        logprobs=(-0.5, -0.25),
+        policy_logprobs=(-0.5, -0.125),
+        finish_reason="eos",
     )
     return Rollout(
         prompt=Prompt(id="train:1", text="2 + 3 =", answer="5"), group_id=4, completion=completion, text=f"é{number}",
@@ -104,7 +108,10 @@ def test_rollouts_come_back_and_failures_have_no_number(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     writer = RolloutWriter(tmp_path)
-    rollouts = [rollout(1, Score(value=1.0, parts={"exact": 1.0})), rollout(2, Score(value=float("nan"), failure="timeout"))]
+    rollouts = [
+        rollout(1, Score(value=1.0, parts={"exact": 1.0})),
+        rollout(2, Score(value=float("nan"), failure="timeout")),
+    ]
     path = writer.write(12, rollouts)
     assert path == tmp_path / "rollouts" / "step-000012.parquet"
     good, bad = pq.read_table(path).to_pylist()

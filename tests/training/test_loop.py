@@ -59,7 +59,9 @@ def test_a_critic_learns_the_value(critic: str, tmp_path: Path) -> None:
     train(run)
     losses = [row["loss/value"] for row in rows(run)[1:]]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5]), losses
-    assert len(run.policy.value_parameters()) == (2 if critic == "shared" else 2 + len(list(run.policy.model.base_model.parameters())))  # type: ignore[attr-defined]
+    assert len(run.policy.value_parameters()) == (
+        2 if critic == "shared" else 2 + len(list(run.policy.model.base_model.parameters()))
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -76,5 +76,9 @@ def _prompt(config: ReasoningGymData, entry: dict[str, Any], name: str) -> Promp
         id=name,
         messages=(Message(role="system", content=config.system), question) if config.system else (question,),
         answer=None if answer is None else str(answer),
-        columns={"reasoning_gym_entry": entry, "reasoning_gym_task": config.task},
+        columns={
+            "reasoning_gym_entry": entry,
+            "reasoning_gym_task": config.task,
+            "reasoning_gym_options": config.options,
+        },
     )
