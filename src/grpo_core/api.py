@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from grpo_core.assemble import assemble, run_folder
+from grpo_core.assemble import assemble
 from grpo_core.config.load import config_from_mapping, load_config
 from grpo_core.config.root import RunConfig
 from grpo_core.training.loop import Outcome
@@ -32,7 +32,7 @@ def train(
     may then leave that section out. Raises GrpoCoreError before any model loads when something is wrong.
     """
     resolved = _resolve(config, overrides, reward, data)
-    run = assemble(resolved, run_folder(resolved), reward=reward, data=data, resume=resume, quiet=quiet)
+    run = assemble(resolved, resolved.run.path, reward=reward, data=data, resume=resume, quiet=quiet)
     return run_loop(run)
 
 

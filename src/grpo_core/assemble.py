@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from grpo_core.composition import build_algorithm, build_kl, build_optimizer, build_policy
-from grpo_core.config.load import dump_config, parse_config
 from grpo_core.config.root import RunConfig
+from grpo_core.config.stored import CONFIG, store_config
 from grpo_core.config.summary import summary
 from grpo_core.data.order import PromptOrder
 from grpo_core.data.prompts import PromptSets, from_iterable, load_prompts
@@ -28,7 +28,6 @@ from grpo_core.rewards.reward import Reward
 from grpo_core.rollout.torch_engine import TorchEngine
 from grpo_core.runtime.seeding import seed_everything
 from grpo_core.tracking.tracker import RunTracker
-from grpo_core.trained import CONFIG, stored_config
 from grpo_core.training.run import Run, Storage
 from grpo_core.training.snapshot import restore_latest
 
@@ -49,17 +48,6 @@ class _Preparer:
                 fix="raise train.seq_length, lower rollout.max_new_tokens, or remove the prompt",
             )
         return ready
-
-
-def run_folder(config: RunConfig) -> Path:
-    """`run.folder` with the run's name put in."""
-    return Path(config.run.folder.format(name=config.run.name))
-
-
-def resumed_config(folder: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration a run was started with, with overrides such as `train.steps=200` over it."""
-    config = stored_config(folder)
-    return parse_config(dump_config(config), source=str(folder / CONFIG), overrides=overrides) if overrides else config
 
 
 def assemble(
@@ -108,7 +96,7 @@ def _put_together(
     prepare = _Preparer(loaded.tokenizer, config.train.seq_length - config.rollout.max_new_tokens)
     ready = [prepare(prompt) for prompt in sets.held_out]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
+    store_config(config, folder)
     return Run(
         config=config,
         folder=folder,

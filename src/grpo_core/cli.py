@@ -52,23 +52,25 @@ def train(
 
     Examples: grpo train my.yaml --set train.lambda=0.3     grpo train --resume runs/run
     """
-    from grpo_core.assemble import assemble, resumed_config, run_folder
     from grpo_core.config.load import read_config
     from grpo_core.config.notes import notes
+    from grpo_core.config.stored import stored_config
     from grpo_core.errors import ConfigError
 
     if (file is None) == (resume is None):
         raise ConfigError("name either a YAML file or --resume RUN", fix="grpo train my.yaml")
+    remarks: list[str] = []
     if resume is not None:
-        config, folder, remarks = resumed_config(resume, set_ or ()), resume, []
+        config, folder = stored_config(resume, set_ or ()), resume
     else:
         assert file is not None
         config, explicit = read_config(file, set_ or ())
-        folder, remarks = run_folder(config), notes(config, explicit)
-    run = assemble(config, folder, resume=resume is not None, quiet=quiet, notes=remarks)
+        folder, remarks = config.run.path, list(notes(config, explicit))
+
+    from grpo_core.assemble import assemble  # imports torch: only once the config is known to be right
     from grpo_core.training.loop import train as training_loop
 
-    training_loop(run)
+    training_loop(assemble(config, folder, resume=resume is not None, quiet=quiet, notes=remarks))
 
 
 @app.command(rich_help_panel="Train")

@@ -14,9 +14,8 @@ import torch
 from rich.markup import escape
 
 from grpo_core.config.data import FileData
-from grpo_core.config.load import parse_config
 from grpo_core.config.model import LoraConfig, ModelConfig
-from grpo_core.config.root import RunConfig
+from grpo_core.config.stored import CONFIG, stored_config
 from grpo_core.data.prompts import from_iterable, load_prompts
 from grpo_core.errors import CheckpointError, ConfigError, ModelError
 from grpo_core.models.decoding import PolicyDecoder
@@ -27,8 +26,6 @@ from grpo_core.models.tokens import decode, encode_prompt
 from grpo_core.records import Completion, Prompt, Sampling
 from grpo_core.rollout.torch_engine import TorchEngine
 from grpo_core.runtime.checkpoint import checkpoints, verify
-
-CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,6 @@ def find_trained(target: str | Path, *, best: bool = False) -> Trained | None:
         verify(folder)
         return Trained(folder, stored_config(folder.parent.parent).model)
     return None
-
-
-def stored_config(folder: Path) -> RunConfig:
-    """The resolved configuration a run folder was written with. Raises CheckpointError when there is none."""
-    file = folder / CONFIG
-    if not file.is_file():
-        raise CheckpointError(f"{folder} is not a run folder (no {CONFIG})", fix="name the folder of a run")
-    return parse_config(file.read_text(encoding="utf-8"), source=str(file))
 
 
 def _best(found: Sequence[Path]) -> Path:

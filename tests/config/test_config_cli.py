@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -75,10 +74,14 @@ def test_main_tells_problem_and_fix_without_a_traceback(
     assert err.splitlines() == ["--set train.lamda: unknown key", "  fix: did you mean `train.lambda`?"]
 
 
-def test_help_answers_at_once() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "grpo_core.cli", "--help"], check=True, capture_output=True)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(3)) < 0.5
+def test_help_and_a_typo_pay_for_no_heavy_import() -> None:
+    """What makes `grpo --help` answer at once, whatever machine it runs on."""
+    code = (
+        "import sys\n"
+        "from grpo_core.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'transformers', 'peft', 'datasets', 'matplotlib') if name in sys.modules])\n"
+    )
+    for arguments in (["--help"], ["train", "--help"], ["train", "none.yaml"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]", arguments

@@ -167,10 +167,10 @@ def test_required_sections_are_asked_for_with_an_example(text: str) -> None:
 
 def refused(text: str, named: str, remedy: str) -> None:
     """Loading the text fails quickly; the first problem names the key or line, its fix the way out."""
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     problem, _, fix = str(caught.value).partition("\n  fix: ")
     assert named in problem
     assert remedy in fix

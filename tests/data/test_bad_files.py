@@ -77,10 +77,10 @@ BAD = {
 @pytest.mark.parametrize(("name", "content", "message"), BAD.values(), ids=BAD)
 def test_bad_file_is_refused_by_place_with_a_remedy(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(DataError, match=message) as caught:
         load_prompts(FileData(path=str(tmp_path / name)), held_out=0)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert str(tmp_path / name) in caught.value.problem, "the file is named in full"
     assert caught.value.fix
 

@@ -76,12 +76,14 @@ def test_groups_without_spread_are_no_loss_where_groups_do_not_matter() -> None:
 
 
 def test_kf19_every_completion_cut_and_every_reward_zero_is_said_aloud() -> None:
-    change: Metrics = lambda s: {
-        "rollout/truncated": 1.0,
-        "groups/zero_spread": 1.0,
-        "reward/mean": 0.0,
-        "reward/std": 0.0,
-    }  # noqa: E731
+    def change(s):
+        return {
+            "rollout/truncated": 1.0,
+            "groups/zero_spread": 1.0,
+            "reward/mean": 0.0,
+            "reward/std": 0.0,
+        }
+
     assert feed(change, steps=5) == [(3, "truncated"), (3, "no_spread"), (5, "constant_reward")]
     watch = Watch()
     alarms = [a for s in range(3) for a in watch.feed(StepReport(step=s, metrics=healthy(s) | change(s)))]

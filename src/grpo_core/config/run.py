@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -37,3 +38,8 @@ class RunSection(Section):
     watch: Literal["warn", "stop", "off"] = "warn"
     """What to do about a run that wastes its time: truncation, groups without spread, constant reward,
     runaway KL."""
+
+    @property
+    def path(self) -> Path:
+        """`folder` with the run's name put in."""
+        return Path(self.folder.replace("{name}", self.name))
