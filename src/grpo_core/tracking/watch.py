@@ -108,7 +108,7 @@ class Watch:
         return Alarm(
             "entropy",
             f"entropy fell to {last[-1]:.3g} nats per token from {median(early[:3]):.3g}: samples are alike",
-            "lower train.learning_rate, raise train.lambda or algorithm.entropy_coef; with the reward as "
+            "lower train.learning_rate or train.lambda, or raise algorithm.entropy_coef; with the reward as "
             "high as it can be, it is no fault",
         )
 
