@@ -108,7 +108,7 @@ def _optimizer_step(run: Run, batch: Batch, *, can_stop: bool) -> dict[str, floa
     seen, parts = _parts(run, batch.select(rows)) if len(rows) else (Seen(), [])
     policy, value = run.policy.policy_parameters(), run.policy.value_parameters()
     report = regularized_gradient(parts, policy, value, run.algorithm.penalty, run.policy.buffers())
-    kl_rollout = seen.kl_rollout / max(1, len(batch))
+    kl_rollout = seen.kl_rollout / max(1, len(rows))
     target = run.config.rl.target_kl
     if can_stop and target is not None and kl_rollout > target:
         return None
