@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-RUN ?= runs/quickstart
 
 .PHONY: run test test-fast check format docs clean
 
@@ -26,7 +25,7 @@ format: $(VENV)/.test-ready ## let ruff format and sort
 
 docs: $(VENV)/.test-ready ## write the generated pages again
 	$(BIN)/grpo config reference > docs/config.md
-	$(BIN)/python -m grpo_core.tracking.names > docs/metrics.md
+	$(BIN)/python -c "from grpo_core.tracking.names import metrics_markdown as page; print(page(), end='')" > docs/metrics.md
 
 $(VENV)/.run-ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
