@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,10 @@ def prepare(model: Any, tokenizer: Any, config: ModelConfig) -> LoadedModel:
     check_head(model, language_head(model))
     adapter = None
     if config.lora is not None:
-        adapter = add_adapters(model, config.lora)
+        with warnings.catch_warnings():
+            # peft asks transformers by an old name; the user can do nothing about it.
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+            adapter = add_adapters(model, config.lora)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
