@@ -78,7 +78,7 @@ def test_kf01_ordinary_gaps_keep_their_exact_value_and_gradient() -> None:
 @pytest.mark.parametrize("row", case_params("adaptive_kl.jsonl"))
 def test_kf26_adaptive_coefficient_continues_across_a_save(row: dict[str, Any]) -> None:
     def controller(coef: float) -> AdaptiveKL:
-        return AdaptiveKL(coef, row["target"], row["horizon"])
+        return AdaptiveKL(coef, float(row["target"]), float(row["horizon"]))
 
     straight, interrupted = controller(row["initial_coef"]), controller(row["initial_coef"])
     for count, (reading, expected) in enumerate(
@@ -102,10 +102,10 @@ def test_fixed_coefficient_never_moves() -> None:
 
 
 def test_kf52_a_reading_that_is_not_a_number_moves_no_coefficient() -> None:
-    for controller in (AdaptiveKL(0.2, 6.0, 1000), DualKL(0.2, 6.0, 0.1)):
+    for controller in (AdaptiveKL(0.2, 6.0, 1000.0), DualKL(0.2, 6.0, 0.1)):
         controller.update(math.nan, 64)
         assert controller.coef == 0.2
-    adaptive = AdaptiveKL(0.2, 6.0, 1000)
+    adaptive = AdaptiveKL(0.2, 6.0, 1000.0)
     adaptive.update(math.inf, 100)
     assert adaptive.coef == pytest.approx(0.2 * (1 + 0.2 * 0.1)), "an infinite one counts as too large"
 

@@ -78,7 +78,7 @@ class PolicyOutputs:
     values: Float[Tensor, "rollout token"] | None = None
 
 
-def pad_right(rows: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
+def pad_right(rows: Sequence[Sequence[int | float]], fill: int | float, dtype: torch.dtype) -> Tensor:
     """Rows of different lengths as one tensor, filled at the right end; at least one column."""
     width = max([1, *map(len, rows)])
     return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=dtype)
