@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,14 @@ def test_a_run_is_never_overwritten_and_a_stranger_never_resumed(trained: tuple[
     assert "--resume" in again.exception.fix
     stranger = CliRunner().invoke(app, ["train", "--resume", str(tmp_path)])
     assert isinstance(stranger.exception, CheckpointError)
+
+
+def test_a_damaged_checkpoint_is_never_used(trained: tuple[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(trained[1], tmp_path / "run")
+    weights = next((copy / "checkpoints" / "step-000003" / "model").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0\0")
+    with pytest.raises(CheckpointError, match=r"safetensors is missing or damaged"):
+        find_trained(copy)
 
 
 def test_a_finished_run_goes_on_with_more_steps(trained: tuple[str, Path]) -> None:

@@ -49,7 +49,9 @@ def find_trained(target: str | Path, *, best: bool = False) -> Trained | None:
         found = checkpoints(folder / "checkpoints")
         if not found:
             raise CheckpointError(f"{folder} has no complete checkpoint yet", fix="wait for one, or resume the run")
-        return Trained(_best(found) if best else found[-1], stored_config(folder).model)
+        chosen = _best(found) if best else found[-1]
+        verify(chosen)
+        return Trained(chosen, stored_config(folder).model)
     if (folder / "manifest.json").is_file():
         verify(folder)
         return Trained(folder, stored_config(folder.parent.parent).model)

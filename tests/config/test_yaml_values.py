@@ -1,17 +1,14 @@
 """The shared rows of YAML values: what the usual loader makes of them, and what a config must make of them."""
 
-import json
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import case_params
 
 from grpo_core.config.load import parse_config
 from grpo_core.errors import ConfigError
 
-ROWS = Path(os.environ.get("GRPO_SHARED", Path(__file__).parents[3] / "shared")) / "cases/yaml_values.jsonl"
 OURS = {  # the rows' keys, and a key of ours with the same type
     "learning_rate": ("train", "learning_rate"),
     "learning_rat": ("train", "learning_rat"),
@@ -34,14 +31,7 @@ WORDS = {
 }
 
 
-def rows() -> list[dict[str, Any]]:
-    if not ROWS.exists():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.mark.skipif(not ROWS.exists(), reason=f"no shared cases: {ROWS}; set GRPO_SHARED to their folder")
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"row{row['id']}")
+@pytest.mark.parametrize("row", case_params("yaml_values.jsonl"))
 def test_kf43_yaml_values(row: dict[str, Any]) -> None:
     section, key = OURS[row["key"]]
     lines = re.sub(rf"^{row['key']}:", f"{key}:", row["yaml"], flags=re.M).splitlines()

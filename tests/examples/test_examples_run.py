@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from tiny_models import save_tiny
 from typer.testing import CliRunner
 
 from grpo_core.api import train
 from grpo_core.cli import app
+from grpo_core.config.data import FileData
+from grpo_core.config.load import load_config
+from grpo_core.data.prompts import load_prompts
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -25,15 +26,6 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Several threads only get into each other's way on a model this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small(model: Path, folder: Path) -> list[str]:
@@ -95,3 +87,10 @@ def test_the_custom_dataset_trains_in_under_twenty_lines(model: Path, tmp_path: 
 def test_every_example_is_tested_here() -> None:
     scripts = {file.stem for file in EXAMPLES.glob("*.py")}
     assert scripts == {"custom_dataset", "grpo_in_one_file", "rewards"}
+
+
+def test_the_questions_to_try_the_quickstart_on_are_its_held_out_ones() -> None:
+    quickstart = load_config(ROOT / "configs" / "quickstart.yaml")
+    held_out = load_prompts(quickstart.data, held_out=quickstart.evaluation.prompts).held_out
+    asked = load_prompts(FileData(path=str(ROOT / "examples" / "next_number.jsonl")), held_out=0).train
+    assert [(p.messages, p.answer) for p in asked] == [(p.messages, p.answer) for p in held_out[:4]]

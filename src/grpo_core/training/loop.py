@@ -88,7 +88,6 @@ def _step(run: Run) -> tuple[dict[str, float], list[str]]:
     experience = collect(run, progress.step + 1)
     metrics = experience.metrics | update(run, experience.batch, progress.step + 1)
     progress.step += 1
-    progress.completions += len(experience.rollouts)
     elapsed = time.perf_counter() - began
     metrics |= {"time/step": elapsed, "speed/tokens_per_second": metrics["rollout/tokens"] / elapsed}
     every = config.evaluation.every

@@ -78,7 +78,6 @@ class Progress:
 
     step: int = 0
     updates: int = 0
-    completions: int = 0
     nonfinite_in_a_row: int = 0
     best_reward: float | None = None
     best_checkpoint: str | None = None
