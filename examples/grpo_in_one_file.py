@@ -7,6 +7,8 @@ questions, the model's files and the seeds, so that both start from the same pla
 of this file against the library's. Everything that learns is spelled out below.
 
     L(theta) = J(theta) + lambda * ||grad J(theta)||^2          grad L = g + 2 lambda H g,     g = grad J
+
+H is that of the `score` form: what each token's log-probability weighs in the loss stays fixed in the second pass.
 """
 
 import argparse
@@ -59,18 +61,17 @@ def logprobs(model, prompt, completion):
     return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
 
 
-def gradient_of_j(model, prompts, completions, advantages, old, tokens):
-    """Leave grad J in `.grad` and return J = - sum over tokens of ratio * A / (all tokens)."""
+def gradient_of_j(model, prompts, completions, advantages, tokens):
+    """Leave grad J in `.grad` and return J = - sum over tokens of ratio * A / (all tokens); the ratio is 1."""
     model.zero_grad(set_to_none=True)
     total = 0.0
     for row, completion in enumerate(completions):
         if advantages[row] == 0:
             continue  # adds exactly nothing
         now = logprobs(model, prompts[row // GROUP], completion)
-        frozen = now.detach() if old[row] is None else old[row]
-        loss = -((now - frozen).exp() * advantages[row]).sum() / tokens
+        loss = -((now - now.detach()).exp() * advantages[row]).sum() / tokens
         loss.backward()
-        old[row], total = frozen, total + loss.item()  # the second pass must see the same old log-probs
+        total += loss.item()
     return total
 
 
@@ -81,8 +82,7 @@ def norm(tensors):
 def penalised_gradient(model, params, prompts, completions, advantages):
     """g + 2 lambda H g in `.grad`, with ||2 lambda H g|| = STRENGTH * ||g||; H g by a finite difference along g."""
     tokens = sum(map(len, completions))
-    old = [None] * len(completions)
-    loss = gradient_of_j(model, prompts, completions, advantages, old, tokens)
+    loss = gradient_of_j(model, prompts, completions, advantages, tokens)
     if all(p.grad is None for p in params):
         return loss
     g = [p.grad.clone() for p in params]
@@ -91,7 +91,7 @@ def penalised_gradient(model, params, prompts, completions, advantages):
     with torch.no_grad():
         for p, v in zip(params, g, strict=True):
             p.add_(v, alpha=eps)
-    gradient_of_j(model, prompts, completions, advantages, old, tokens)
+    gradient_of_j(model, prompts, completions, advantages, tokens)
     hg = [(p.grad - v) / eps for p, v in zip(params, g, strict=True)]
     with torch.no_grad():
         for p, s in zip(params, saved, strict=True):

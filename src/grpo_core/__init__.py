@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grpo_core.algorithm.objective import Algorithm, regularized_gradient, surrogate
-    from grpo_core.algorithm.penalty import Penalty, exact, finite_difference
+    from grpo_core.algorithm.penalty import Penalty
+    from grpo_core.algorithm.products import exact, finite_difference
     from grpo_core.api import train
     from grpo_core.config.load import config_from_mapping, load_config
     from grpo_core.config.root import RunConfig
@@ -28,8 +29,8 @@ _HOME = {
     "surrogate": "grpo_core.algorithm.objective",
     "regularized_gradient": "grpo_core.algorithm.objective",
     "Penalty": "grpo_core.algorithm.penalty",
-    "exact": "grpo_core.algorithm.penalty",
-    "finite_difference": "grpo_core.algorithm.penalty",
+    "exact": "grpo_core.algorithm.products",
+    "finite_difference": "grpo_core.algorithm.products",
     "GrpoCoreError": "grpo_core.errors",
     "Completion": "grpo_core.records",
     "Message": "grpo_core.records",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from grpo_core.algorithm import advantages, kl, penalty, policy_losses, reductions
+from grpo_core.algorithm import advantages, kl, penalty, policy_losses, products, quick_steps, reductions
 from grpo_core.algorithm.objective import Algorithm
 from grpo_core.config.root import RunConfig
 from grpo_core.models.loading import DTYPES, LoadedModel
@@ -51,20 +51,32 @@ def build_algorithm(config: RunConfig) -> Algorithm:
         whiten_advantages=chosen.whiten_advantages,
         clipped=partial(policy_losses.is_clipped, low=low, high=high) if chosen.policy_loss == "clipped" else None,
         penalty=build_penalty(config),
+        penalty_form=config.penalty.form,
     )
 
 
 def build_penalty(config: RunConfig) -> penalty.Penalty | None:
     """The gradient penalty, or None where it is switched off."""
-    train, kind = config.train, config.algorithm.penalty
+    train, how, kind = config.train, config.penalty, config.algorithm.penalty
     if kind == "none" or train.lambda_ == 0:
         return None
-    products: dict[str, penalty.HessianProduct] = {
-        "exact": penalty.exact,
-        "finite_difference": partial(penalty.finite_difference, shift=train.penalty_shift),
+    second_pass = partial(products.finite_difference, shift=how.shift, restore=how.restore)
+    reused = quick_steps.Reused(direction=how.direction, limit=how.max_shift, restore_by=how.restore)
+    estimators: dict[str, tuple[products.HessianProduct, quick_steps.QuickStep | None, int]] = {
+        "exact": (products.exact, None, 1),
+        "finite_difference": (second_pass, None, 1),
+        "reuse": (partial(second_pass, along=reused.along), reused, how.measure_every),
+        "every_k": (second_pass, quick_steps.Cached(), how.refresh_every),
+        "logit_space": (products.logit_space, quick_steps.InLoss(), how.measure_every),
     }
+    product, quick, every = estimators[kind]
     return penalty.Penalty(
-        product=products[kind], strength=train.lambda_, mode=train.lambda_mode, cap=train.penalty_cap
+        product=product,
+        strength=train.lambda_,
+        mode=train.lambda_mode,
+        cap=train.penalty_cap,
+        quick=quick,
+        every=every,
     )
 
 

@@ -17,9 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from grpo_core.algorithm.batch import Batch, PolicyOutputs
 from grpo_core.algorithm.objective import Algorithm, regularized_gradient, surrogate
-from grpo_core.algorithm.penalty import Penalty, exact, finite_difference, shifted
+from grpo_core.algorithm.penalty import Penalty
 from grpo_core.algorithm.policy_losses import unclipped
+from grpo_core.algorithm.products import exact, finite_difference
 from grpo_core.algorithm.reductions import token_mean
+from grpo_core.algorithm.shift import shifted
 from grpo_core.models.policy import Policy
 
 PRODUCTS = {"exact": exact, "finite_difference": finite_difference}

@@ -12,7 +12,8 @@ from conftest import case_params
 from torch import Tensor
 
 from grpo_core.algorithm.objective import regularized_gradient
-from grpo_core.algorithm.penalty import Penalty, PenaltyReport, exact, finite_difference
+from grpo_core.algorithm.penalty import Penalty, PenaltyReport
+from grpo_core.algorithm.products import exact, finite_difference
 
 ESTIMATORS = ["exact", "finite_difference"]
 

@@ -23,7 +23,7 @@ def scored(policy: Policy, share: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
     """(log-probs, entropies, gradients of a weighted sum of both)."""
     policy.trunk.share_prompts = share
     policy.model.zero_grad(set_to_none=True)
-    out = policy.score(mixed_batch(), temperature=0.7, entropy=True)
+    out = policy.score(mixed_batch(), temperature=0.7, wanted=("entropy",))
     assert out.entropy is not None
     weights = torch.linspace(-1, 1, out.logprobs.numel(), dtype=out.logprobs.dtype).reshape(out.logprobs.shape)
     (weights * out.logprobs + weights.flip(0) * 0.3 * out.entropy).sum().backward()
@@ -56,7 +56,7 @@ def test_shared_prompts_equal_the_plain_layout(kind: str, lora: Any, monkeypatch
 def test_kf17_logprobs_equal_the_models_own_logits(kind: str, share: bool, temperature: float) -> None:
     policy, batch = policy_for(kind, share_prompts=share), mixed_batch()
     with torch.no_grad():
-        out = policy.score(batch, temperature=temperature, entropy=True)
+        out = policy.score(batch, temperature=temperature, wanted=("entropy",))
         assert out.entropy is not None
         for row in range(len(batch)):
             full, answer = full_logits(policy, batch, row, temperature)
@@ -106,7 +106,7 @@ def test_chunks_change_nothing(rows: int, grad: bool, monkeypatch: pytest.Monkey
         if grad:
             return scored(policy, True)
         with torch.no_grad():
-            out = policy.score(mixed_batch(), temperature=0.7, entropy=True)
+            out = policy.score(mixed_batch(), temperature=0.7, wanted=("entropy",))
         assert out.entropy is not None
         return out.logprobs, out.entropy, []
 
@@ -124,7 +124,7 @@ def test_entropy_in_closed_form() -> None:
         return torch.tensor([[0.0] * 4, [2.0 * math.log(3.0), 0.0, -1e4, -1e4]], dtype=torch.float64)
 
     chosen, entropy = logprobs_module.token_logprobs(
-        hidden, torch.tensor([2, 0]), head, vocab=4, temperature=2.0, entropy=True
+        hidden, torch.tensor([2, 0]), head, vocab=4, temperature=2.0, wanted=("entropy",)
     )
     # uniform over four; then 3/4 and 1/4 once the temperature has halved the logits
     expected = torch.tensor([4.0, 4**0.25 * (4 / 3) ** 0.75], dtype=torch.float64).log()
@@ -135,7 +135,7 @@ def test_entropy_in_closed_form() -> None:
 
 def test_a_batch_without_tokens_scores_nothing() -> None:
     policy, batch = policy_for(), collate([rollout_of([1, 2], [])])
-    out = policy.score(batch, temperature=1.0, entropy=True)
+    out = policy.score(batch, temperature=1.0, wanted=("entropy",))
     assert out.logprobs.tolist() == [[0.0]]
 
 
@@ -162,7 +162,7 @@ def test_no_tensor_of_rollout_x_token_x_vocab_is_ever_made(grad: bool, monkeypat
     batch = collate([rollout_of([1, 2, 3], [row] * 48) for row in range(8)])
     policy = policy_for("llama")
     with Largest() as seen, torch.set_grad_enabled(grad):
-        out = policy.score(batch, temperature=1.0, entropy=True)
+        out = policy.score(batch, temperature=1.0, wanted=("entropy",))
         if grad:
             assert out.entropy is not None
             (out.logprobs.sum() + out.entropy.sum()).backward()
@@ -177,7 +177,7 @@ def test_kf02_one_function_for_rollout_and_loss(autocast: torch.dtype | None) ->
     policy, batch = policy_for("llama", dtype=dtype, autocast=autocast), mixed_batch()
     with torch.no_grad():
         old = policy.score(batch, temperature=0.7)
-    now = policy.score(batch, temperature=0.7, entropy=True)
+    now = policy.score(batch, temperature=0.7, wanted=("entropy",))
     assert old.logprobs.dtype == now.logprobs.dtype == torch.float32
     assert torch.equal(old.logprobs, now.logprobs), "the ratio is exactly 1 before any update"
 

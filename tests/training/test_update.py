@@ -149,7 +149,7 @@ def test_exact_and_finite_difference_agree_through_the_loop(tmp_path: Path) -> N
     for estimator in ("exact", "finite_difference"):
         run = tiny_run(
             tmp_path / estimator, dtype=torch.float64, kind="gpt2", attention="eager", model={"attention": "eager"},
-            algorithm={"name": "grpo", "penalty": estimator}, train={"grad_clip": None, "penalty_shift": 1e-5},
+            algorithm={"name": "grpo", "penalty": estimator}, train={"grad_clip": None}, penalty={"shift": 1e-5},
         )  # fmt: skip
         recorder = with_recorder(run)
         metrics = update(run, collect(run, 1).batch, 1)

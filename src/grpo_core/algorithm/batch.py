@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -69,12 +70,19 @@ class Batch:
         return replace(self, **moved)
 
 
+Statistic = Literal["entropy", "collision"]
+"""What a policy can say about its distribution at each token, beside the log-prob of the one that was sampled."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyOutputs:
-    """What the policy says about a batch. `entropy` in nats; both optional parts are None when not asked for."""
+    """What the policy says about a batch; the optional parts are None when not asked for."""
 
     logprobs: Float[Tensor, "rollout token"]
     entropy: Float[Tensor, "rollout token"] | None = None
+    """Nats."""
+    collision: Float[Tensor, "rollout token"] | None = None
+    """sum_k p_k^2: the chance that two draws agree."""
     values: Float[Tensor, "rollout token"] | None = None
 
 

@@ -75,9 +75,11 @@ class AlgorithmConfig(Section):
     """The loss's denominator: all tokens; mean of sequence means; sequences; sequences x max_new_tokens."""
     whiten_advantages: Flag = False
     """Standardise advantages over the rollout's response tokens."""
-    penalty: Literal["none", "exact", "finite_difference"] = "finite_difference"
-    """Estimator of the gradient penalty lambda * ||grad J||^2. `exact` differentiates twice and needs
-    model.attention: eager; `finite_difference` works with every kernel."""
+    penalty: Literal["none", "exact", "finite_difference", "reuse", "every_k", "logit_space"] = "finite_difference"
+    """Estimator of the gradient penalty. `finite_difference`: a second pass at shifted weights. `reuse`: one
+    pass, shifted along the optimizer's running mean. `every_k`: a second pass each penalty.refresh_every
+    updates. `logit_space`: a closed form per token, one pass. `exact`: differentiates twice, the oracle;
+    needs model.attention: eager."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip of the ratio: 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0)

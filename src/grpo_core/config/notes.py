@@ -8,18 +8,46 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from grpo_core.config.root import RunConfig
 
+_PENALTY = tuple(
+    f"penalty.{key}"
+    for key in (
+        "form", "shift", "max_shift", "restore", "direction", "refresh_every", "measure_every",
+        "warmup_steps", "schedule",
+    )
+)  # fmt: skip
+
 _INERT: Sequence[tuple[Sequence[str], Callable[[Any], bool], str]] = (
     (
-        ("train.lambda", "train.lambda_mode", "train.penalty_cap", "train.penalty_shift"),
+        ("train.lambda", "train.lambda_mode", "train.penalty_cap", *_PENALTY),
         lambda c: c.algorithm.penalty == "none",
-        "algorithm.penalty is none (set it to finite_difference)",
+        "algorithm.penalty is none (set it to reuse or finite_difference)",
     ),
     (
-        ("train.lambda_mode", "train.penalty_cap", "train.penalty_shift"),
+        ("train.lambda_mode", "train.penalty_cap", *_PENALTY),
         lambda c: c.algorithm.penalty != "none" and c.train.lambda_ == 0,
         "train.lambda is 0",
     ),
-    (("train.penalty_shift",), lambda c: c.algorithm.penalty == "exact", "the exact penalty takes no shift"),
+    (
+        ("penalty.shift", "penalty.restore"),
+        lambda c: c.algorithm.penalty in ("exact", "logit_space"),
+        "the estimator in algorithm.penalty moves no weights",
+    ),
+    (("penalty.form",), lambda c: c.algorithm.penalty == "logit_space", "logit_space has a form of its own"),
+    (
+        ("penalty.max_shift", "penalty.direction"),
+        lambda c: c.algorithm.penalty not in ("none", "reuse"),
+        "algorithm.penalty is not reuse",
+    ),
+    (
+        ("penalty.refresh_every",),
+        lambda c: c.algorithm.penalty not in ("none", "every_k"),
+        "algorithm.penalty is not every_k",
+    ),
+    (
+        ("penalty.measure_every",),
+        lambda c: c.algorithm.penalty in ("exact", "finite_difference", "every_k"),
+        "this estimator measures on every second pass it makes",
+    ),
     (
         ("rl.init_kl_coef",),
         lambda c: c.algorithm.kl == "none",
@@ -89,6 +117,6 @@ def notes(config: RunConfig, explicit_keys: Collection[str]) -> list[str]:
     if config.algorithm.penalty == "finite_difference" and config.train.lambda_ and config.train.autocast != "off":
         found.append(
             "train.autocast: bfloat16 rounds away most of the finite difference's shift "
-            "(train.penalty_shift); float32 keeps the penalty accurate."
+            "(penalty.shift); float32 keeps the penalty accurate."
         )
     return found

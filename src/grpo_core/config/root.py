@@ -12,6 +12,7 @@ from grpo_core.config.algorithm import AlgorithmConfig, RLConfig, expand_algorit
 from grpo_core.config.data import DataConfig, expand_data
 from grpo_core.config.evaluation import EvaluationConfig
 from grpo_core.config.model import ModelConfig
+from grpo_core.config.penalty import PenaltyConfig
 from grpo_core.config.presets import PresetName, beneath
 from grpo_core.config.reward import RewardConfig, expand_reward
 from grpo_core.config.rollout import RolloutConfig
@@ -37,6 +38,7 @@ class RunConfig(Section):
     reward: RewardConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
+    penalty: PenaltyConfig = PenaltyConfig()
     rl: RLConfig = RLConfig()
     rollout: RolloutConfig = RolloutConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

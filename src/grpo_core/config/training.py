@@ -28,8 +28,6 @@ class TrainConfig(Section):
     the same for every model. `literal`: the factor of ||grad J||^2 in the formula."""
     penalty_cap: float | None = Field(default=1.0, gt=0)
     """Most the penalty's gradient may measure, relative to the loss's gradient; a capped step is logged."""
-    penalty_shift: float = Field(default=0.002, gt=0)
-    """Length of the finite difference's step in weight space, in units of the weights."""
     grad_clip: float | None = Field(default=1.0, gt=0)
     """Clip the norm of the finished gradient (extra safety); null for none."""
     steps: int = Field(default=100, ge=1)

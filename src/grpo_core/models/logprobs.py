@@ -9,23 +9,33 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from grpo_core.algorithm.batch import Statistic
+
 Head = Callable[[Float[Tensor, "row hidden"]], Float[Tensor, "row vocab"]]
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits held at once (16.8 million: 64 MiB in float32)."""
 
 
+Wanted = tuple[Statistic, ...]
+
+
 def _chunk(
-    hidden: Float[Tensor, "row hidden"], targets: Int[Tensor, "row"], head: Head, temperature: float, entropy: bool
-) -> tuple[Float[Tensor, "row"], Float[Tensor, "row"] | None]:
+    hidden: Float[Tensor, "row hidden"], targets: Int[Tensor, "row"], head: Head, temperature: float, wanted: Wanted
+) -> tuple[Float[Tensor, "row"], ...]:
     logits = head(hidden)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     logits = logits if temperature == 1.0 else logits / temperature
     normaliser = logits.logsumexp(-1)
-    chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
-    if not entropy:
-        return chosen, None
-    return chosen, normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1)
+    found = [logits.gather(-1, targets[:, None])[:, 0] - normaliser]
+    if wanted:
+        probabilities = (logits - normaliser[:, None]).exp()
+        statistics = {
+            "entropy": lambda: normaliser - (probabilities * logits).sum(-1),
+            "collision": lambda: probabilities.square().sum(-1),
+        }
+        found += [statistics[name]() for name in wanted]
+    return tuple(found)
 
 
 def token_logprobs(
@@ -35,25 +45,21 @@ def token_logprobs(
     *,
     vocab: int,
     temperature: float = 1.0,
-    entropy: bool = False,
-) -> tuple[Float[Tensor, "row"], Float[Tensor, "row"] | None]:
-    """log softmax(head(h) / T)[target] in nats, and the entropy of the same distribution if asked for.
+    wanted: Wanted = (),
+) -> tuple[Float[Tensor, "row"], ...]:
+    """log softmax(head(h) / T)[target] in nats, then the `wanted` figures of the same distribution.
 
-    The log-softmax is taken in float32 at least, outside autocast, whatever the model computes in. Under grad each
-    chunk's logits are dropped and made again in the backward pass.
+    `entropy` in nats; `collision` is sum_k p_k^2. The log-softmax is taken in float32 at least, outside autocast,
+    whatever the model computes in. Under grad each chunk's logits are dropped and made again in the backward pass.
     """
     rows = max(1, CHUNK_ELEMENTS // vocab)
-    logprobs, entropies = [], []
+    chunks = []
     for h, y in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         if torch.is_grad_enabled() and h.requires_grad:
-            chosen, spread = checkpoint(
-                _chunk, h, y, head, temperature, entropy, use_reentrant=False, preserve_rng_state=False
-            )
+            chunk = checkpoint(_chunk, h, y, head, temperature, wanted, use_reentrant=False, preserve_rng_state=False)
         else:
-            chosen, spread = _chunk(h, y, head, temperature, entropy)
-        logprobs.append(chosen)
-        entropies.append(spread)
-    if not logprobs:
-        empty = hidden.new_zeros(0)
-        return empty, (empty if entropy else None)
-    return torch.cat(logprobs), (torch.cat(entropies) if entropy else None)
+            chunk = _chunk(h, y, head, temperature, wanted)
+        chunks.append(chunk)
+    if not chunks:
+        return (hidden.new_zeros(0),) * (1 + len(wanted))
+    return tuple(torch.cat(pieces) for pieces in zip(*chunks, strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from grpo_core.algorithm.batch import Batch, PolicyOutputs
 from grpo_core.models.heads import ValueHead, language_head
-from grpo_core.models.logprobs import token_logprobs
+from grpo_core.models.logprobs import Wanted, token_logprobs
 from grpo_core.models.trunk import Trunk
 
 REFERENCE = "reference"
@@ -86,22 +86,22 @@ class Policy:
         """Buffers a forward pass could change."""
         return list(self.model.buffers())
 
-    def score(self, batch: Batch, *, temperature: float, entropy: bool = False, values: bool = False) -> PolicyOutputs:
-        """Log-probs (nats) of the response tokens at `temperature`, 0 in padded slots; entropy and values if asked."""
+    def score(self, batch: Batch, *, temperature: float, wanted: Wanted = (), values: bool = False) -> PolicyOutputs:
+        """Log-probs (nats) of the response tokens at `temperature`, 0 in padded slots; `wanted` and values if asked."""
         mask = batch.response_mask
         with self._precision():
             hidden = self.trunk.response_hidden(batch)
-        logprobs, spread = token_logprobs(
+        logprobs, *figures = token_logprobs(
             hidden[mask],
             batch.response_ids[mask],
             self.head,
             vocab=self.vocab,
             temperature=temperature,
-            entropy=entropy,
+            wanted=wanted,
         )
         return PolicyOutputs(
             logprobs=_scatter(logprobs, mask),
-            entropy=None if spread is None else _scatter(spread, mask),
+            **{name: _scatter(figure, mask) for name, figure in zip(wanted, figures, strict=True)},
             values=self._values(batch, hidden) if values else None,
         )
 

@@ -46,17 +46,22 @@ METRICS: tuple[Metric, ...] = (
     Metric("kl/reference", "nats per sequence",
            "KL to the reference policy, estimated on the sampled tokens."),
     Metric("kl/coef", "factor", "KL coefficient in force."),
-    Metric("penalty/ratio", "ratio", "Norm of the penalty's gradient over the norm of the loss's gradient."),
+    Metric("penalty/ratio", "ratio",
+           "Norm of the penalty's gradient over the norm of the loss's gradient; between measured updates "
+           "of `reuse` and `logit_space` the last measured one."),
     Metric("penalty/grad_norm", "gradient norm",
-           "Norm of the policy's gradient before the penalty is added; its square is what the penalty "
-           "holds down.", "down"),
+           "Norm of the policy's gradient, whose square the penalty holds down: before the penalty is "
+           "added, or with it where an estimator never has one without the other.", "down"),
     Metric("penalty/cosine", "cosine",
-           "Angle between the gradient g and Hg; below 0 the penalty works against descent."),
-    Metric("penalty/shift", "weight units", "Length of the finite difference's step that was asked for."),
+           "Angle between the gradient g and Hg, measured like penalty/ratio; below 0 the penalty works "
+           "against descent."),
+    Metric("penalty/shift", "weight units", "Length of the step in weight space that was asked for."),
     Metric("penalty/shift_realised", "weight units",
            "Length of the step the weights really made; less than asked for means rounding."),
     Metric("penalty/lambda", "factor", "The literal lambda in force, as in lambda * ||grad J||^2."),
-    Metric("penalty/capped", "share", "Updates whose penalty was cut to train.penalty_cap.", "down"),
+    Metric("penalty/capped", "share",
+           "Updates whose penalty was cut: to train.penalty_cap, or its shift to penalty.max_shift.", "down"),
+    Metric("penalty/measured", "share", "Updates with a second pass, which know ratio and cosine exactly."),
     Metric("optim/grad_norm", "gradient norm",
            "Norm of the finished gradient, penalty included, before the clip."),
     Metric("optim/clipped", "share", "Updates whose gradient was clipped to train.grad_clip."),

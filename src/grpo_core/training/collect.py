@@ -105,7 +105,8 @@ def freeze(run: Run, batch: Batch, sampled: Sequence[Sequence[float]]) -> tuple[
     """
     algorithm, metrics = run.algorithm, {}
     engine_logprobs = pad_right(sampled, 0.0, torch.float32)
-    if run.config.updates_per_step > 1 or algorithm.critic or algorithm.kl == "reward":
+    several = run.config.updates_per_step > 1
+    if several or algorithm.critic or algorithm.kl == "reward" or algorithm.old_logprobs_first:
         batch = _score_old(run, batch)
         assert batch.old_logprobs is not None
         gap = (batch.old_logprobs - engine_logprobs).abs()

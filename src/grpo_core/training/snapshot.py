@@ -38,6 +38,7 @@ def _write(run: Run, aside: Path) -> None:
         "progress": asdict(run.progress),
         "optimizer": run.optimizer.state_dict(),
         "kl_coef": run.kl.coef,
+        "penalty": None if run.algorithm.penalty is None else run.algorithm.penalty.state(),
         "order": run.order.state(),
         "tracker": run.tracker.state(),
         "random": random_state(),
@@ -56,7 +57,7 @@ def restore_latest(run: Run) -> Path | None:
 
 
 def restore(run: Run, checkpoint: Path) -> None:
-    """Weights, optimizer moments, counters, KL coefficient, prompt order, generators, records.
+    """Weights, optimizer moments, counters, KL coefficient, the penalty's lambda, prompt order, generators, records.
 
     Raises CheckpointError when a file is damaged or belongs to another configuration.
     """
@@ -72,6 +73,8 @@ def restore(run: Run, checkpoint: Path) -> None:
         ) from error
     run.progress = Progress(**state["progress"])
     run.kl.coef = state["kl_coef"]
+    if run.algorithm.penalty is not None:
+        run.algorithm.penalty.restore(state["penalty"])
     run.order.restore(state["order"])
     run.tracker.restore(state["tracker"], run.progress.step)
     set_random_state(state["random"])

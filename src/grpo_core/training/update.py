@@ -3,54 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from grpo_core.algorithm.batch import Batch
-from grpo_core.algorithm.kl import k3
-from grpo_core.algorithm.objective import Terms, regularized_gradient, surrogate
+from grpo_core.algorithm.objective import regularized_gradient
+from grpo_core.algorithm.passes import Direction
 from grpo_core.algorithm.penalty import PenaltyReport
 from grpo_core.algorithm.value_losses import explained_variance
 from grpo_core.errors import TrainingError
 from grpo_core.runtime.seeding import derive
-from grpo_core.training.micro_batches import micro_batches
 from grpo_core.training.run import Run
 from grpo_core.training.schedule import factor
-
-
-@dataclass
-class Seen:
-    """What the first pass over a minibatch showed: sums over its micro-batches."""
-
-    policy: float = 0.0
-    value: float = 0.0
-    entropy: float = 0.0
-    kl: float = 0.0
-    tokens: float = 0.0
-    clipped: float = 0.0
-    kl_rollout: float = 0.0
-    ratio_max: float = 0.0
-    counted: set[int] = field(default_factory=set)
-
-    def add(self, part: int, terms: Terms, batch: Batch) -> None:
-        """Count a micro-batch once, whatever the penalty's second pass does with it."""
-        if part in self.counted:
-            return
-        self.counted.add(part)
-        self.policy += float(terms.policy.detach())
-        self.value += float(terms.value.detach())
-        self.entropy += float(terms.entropy.detach())
-        self.kl += float(terms.kl.detach())
-        mask, log_ratio = batch.response_mask, terms.detached["log_ratio"]
-        self.tokens += float(mask.sum())
-        if "clipped" in terms.detached:
-            self.clipped += float((terms.detached["clipped"] & mask).sum())
-        # KL(old || now) from tokens drawn by the old policy: k3 of d = log pi_old - log pi
-        self.kl_rollout += float((k3(-log_ratio, torch.zeros_like(log_ratio)) * mask).sum())
-        self.ratio_max = max(self.ratio_max, float(torch.where(mask, log_ratio, 0.0).max().exp()))
+from grpo_core.training.shares import Seen, shares
 
 
 def update(run: Run, batch: Batch, step: int) -> dict[str, float]:
@@ -105,9 +74,17 @@ def _optimizer_step(run: Run, batch: Batch, *, can_stop: bool) -> dict[str, floa
         group["lr"] = group["peak_lr"] * rate
     run.optimizer.zero_grad(set_to_none=True)
     rows = contributing(run, batch)
-    seen, parts = _parts(run, batch.select(rows)) if len(rows) else (Seen(), [])
+    seen, parts = shares(run, batch.select(rows)) if len(rows) else (Seen(), [])
     policy, value = run.policy.policy_parameters(), run.policy.value_parameters()
-    report = regularized_gradient(parts, policy, value, run.algorithm.penalty, run.policy.buffers())
+    report = regularized_gradient(
+        parts,
+        policy,
+        value,
+        run.algorithm.penalty,
+        run.policy.buffers(),
+        scale=_penalty_scale(run),
+        moments=partial(first_moments, run.optimizer),
+    )
     kl_rollout = seen.kl_rollout / max(1, len(rows))
     target = run.config.rl.target_kl
     if can_stop and target is not None and kl_rollout > target:
@@ -129,6 +106,17 @@ def _optimizer_step(run: Run, batch: Batch, *, can_stop: bool) -> dict[str, floa
     }
 
 
+def _penalty_scale(run: Run) -> float:
+    """The share of lambda that the penalty's own schedule gives this update."""
+    train, penalty = run.config.train, run.config.penalty
+    return factor(
+        run.progress.updates,
+        total=train.steps * run.config.updates_per_step,
+        warmup=penalty.warmup_steps,
+        shape=penalty.schedule,
+    )
+
+
 def contributing(run: Run, batch: Batch) -> Tensor:
     """Rows that must be computed: all, or those with an advantage where nothing else is in the loss."""
     if not run.algorithm.linear_in_advantage:
@@ -137,30 +125,15 @@ def contributing(run: Run, batch: Batch) -> Tensor:
     return ((batch.advantages != 0) & (batch.weights != 0)).any(1).nonzero()[:, 0]
 
 
-def _parts(run: Run, batch: Batch) -> tuple[Seen, list[Callable[[], Tensor]]]:
-    """The rows as micro-batches, each a function of the current weights that returns its share of J."""
-    seen, algorithm = Seen(), run.algorithm
-
-    def part_of(place: int, micro: Batch) -> Callable[[], Tensor]:
-        def share_of_j() -> Tensor:
-            nonlocal micro
-            out = run.policy.score(
-                micro,
-                temperature=run.config.rollout.temperature,
-                entropy=algorithm.entropy_coef > 0,
-                values=algorithm.critic,
-            )
-            if micro.old_logprobs is None:
-                # Frozen at the first pass: a second one at shifted weights must differentiate the same function.
-                micro = replace(micro, old_logprobs=out.logprobs.detach())
-            terms = surrogate(out, micro, algorithm, run.kl.coef)
-            seen.add(place, terms, micro)
-            return terms.total
-
-        return share_of_j
-
-    cut = micro_batches(batch, run.config.train.gradient_accumulation)
-    return seen, [part_of(place, micro.to(run.policy.device)) for place, (_, micro) in enumerate(cut)]
+def first_moments(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> Direction | None:
+    """AdamW's running mean of the gradients, m / (1 - beta_1^t), for the parameters that have one."""
+    beta = optimizer.param_groups[0]["betas"][0]
+    known = [p for p in params if "exp_avg" in optimizer.state.get(p, {})]
+    if not known:
+        return None
+    updates = float(optimizer.state[known[0]]["step"])
+    moments = [optimizer.state[p]["exp_avg"] for p in known]
+    return Direction(params=known, values=moments, scale=1 / (1 - beta**updates))
 
 
 def _check_gradients(parameters: list[torch.nn.Parameter]) -> None:
@@ -212,6 +185,7 @@ def _figures(seen: Seen, report: PenaltyReport, kl_rollout: float) -> dict[str, 
         "penalty/cosine": report.cosine,
         "penalty/lambda": report.lam,
         "penalty/capped": float(report.capped),
+        "penalty/measured": float(report.measured),
         "penalty/shift": report.shift,
         "penalty/shift_realised": report.shift_realised,
         "time/penalty": report.seconds,

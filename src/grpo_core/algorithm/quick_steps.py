@@ -1,0 +1,195 @@
+"""How an estimator goes on between two measured steps, when no second pass is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from grpo_core.algorithm.passes import Direction, Passes, accumulate, distinct, dot, norm, with_gradient
+from grpo_core.algorithm.shift import Restore, shifted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quick:
+    """What a quick step did. Ratio and cosine are None where only a second pass could tell."""
+
+    grad_norm: float
+    ratio: float | None = None
+    cosine: float | None = None
+    shift: float = 0.0
+    shift_realised: float = 0.0
+    limited: bool = False
+    """The shift was cut to its limit, and the penalty with it."""
+
+
+@runtime_checkable
+class QuickStep(Protocol):
+    """Between measured steps: leave grad L in `.grad` with the literal `lam` that the last one found."""
+
+    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+        """On a measured step: leave g + factor h in `.grad` (g or h may be overwritten), and keep what is needed."""
+        ...
+
+    def step(self, passes: Passes, lam: float) -> Quick | None:
+        """One step without a second pass; None, with nothing done, where a measured one must come first."""
+        ...
+
+    def finished(self, passes: Passes) -> None:
+        """After every step whose gradient is finite, measured or quick."""
+        ...
+
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@torch.no_grad()
+def combine(params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+    """g + factor h into `.grad`, in the memory of h."""
+    for p, first, product in zip(params, g, h, strict=True):
+        p.grad = product.mul_(factor).add_(first)
+
+
+@dataclass
+class Cached:
+    """Keeps the component of H g that is orthogonal to g, scaled with ||g||: LookSAM (arXiv 2203.02714, alg. 1).
+
+    H g is linear in g, so its size follows ||g||; its component along g only scales the step. One copy of the
+    covered weights. Wrong where the curvature turns within `every` steps: watch penalty/cosine.
+    """
+
+    kept: list[Tensor] | None = None
+    size: float = 0.0
+    """||g|| where it was measured."""
+
+    @torch.no_grad()
+    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+        """In the memory of g; that of h becomes the cache."""
+        self.size = norm(g)
+        along = dot(g, h) / self.size**2
+        for p, first, product in zip(params, g, h, strict=True):
+            product.sub_(first, alpha=along)
+            p.grad = first.mul_(1 + factor * along).add_(product, alpha=factor)
+        self.kept = list(h)
+
+    def step(self, passes: Passes, lam: float) -> Quick | None:
+        """g + 2 lambda (||g|| / ||g_measured||) h_orthogonal; plain g where other weights got a gradient than then."""
+        if self.kept is None:
+            return None
+        accumulate([part.loss for part in passes.parts])
+        params = with_gradient(passes.covered)
+        grads = [p.grad for p in params if p.grad is not None]
+        size = norm(grads)
+        if not 0 < size < math.inf or [p.shape for p in params] != [h.shape for h in self.kept]:
+            return Quick(grad_norm=size)
+        factor = 2 * lam * size / self.size
+        added, inner = norm(self.kept), dot(grads, self.kept)
+        for grad, h in zip(grads, self.kept, strict=True):
+            grad.add_(h, alpha=factor)
+        return Quick(grad_norm=size, ratio=factor * added / size, cosine=inner / (size * added) if added else 0.0)
+
+    def finished(self, passes: Passes) -> None:
+        """Nothing to keep."""
+
+    def state(self) -> dict[str, Any]:
+        """The cache goes into the checkpoint, so that a resumed run takes the very same steps."""
+        return {"kept": self.kept, "size": self.size}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back to `state`."""
+        self.kept, self.size = state["kept"], state["size"]
+
+
+@dataclass
+class Reused:
+    """grad J(theta + 2 lambda v) in one pass, with v a gradient that is already there.
+
+    `moment`: the optimizer's running mean, no memory beyond it. `gradient`: the finished gradient of the step
+    before, one copy. The shift 2 lambda ||v|| is cut to `limit`, the range where the difference is about linear.
+    What the penalty does not cover is trained with the gradient at the shifted weights too.
+    """
+
+    direction: Literal["moment", "gradient"] = "moment"
+    limit: float = 0.02
+    restore_by: Restore = "subtract"
+    previous: list[Tensor | None] | None = None
+    measured: bool = False
+    """Whether lambda was found with this kind of direction; the first step has only its own gradient."""
+
+    def along(self, passes: Passes) -> Direction | None:
+        """v, or None before the first step."""
+        params = distinct(passes.covered)
+        if self.direction == "moment":
+            return passes.moments(params) if passes.moments else None
+        if self.previous is None:
+            return None
+        known = [(p, g) for p, g in zip(params, self.previous, strict=True) if g is not None]
+        return Direction(params=[p for p, _ in known], values=[g for _, g in known])
+
+    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+        """g + factor h."""
+        combine(params, g, h, factor)
+
+    def step(self, passes: Passes, lam: float) -> Quick | None:
+        """One pass at shifted weights; a measured step first where there is no direction yet."""
+        direction = self.along(passes)
+        size = 0.0 if direction is None else direction.length
+        if direction is None or not 0 < size < math.inf or not self.measured:
+            self.measured = direction is not None
+            return None
+        for part in passes.parts:
+            part.freeze()
+        wanted = 2 * lam * size
+        shift = min(wanted, self.limit)
+        scale = direction.scale * shift / size
+        with shifted(direction.params, direction.values, scale, restore=self.restore_by) as realised:
+            accumulate([part.again for part in passes.parts])
+        return Quick(
+            grad_norm=norm([p.grad for p in with_gradient(passes.covered) if p.grad is not None]),
+            shift=shift,
+            shift_realised=realised,
+            limited=wanted > self.limit,
+        )
+
+    def finished(self, passes: Passes) -> None:
+        """Keep the step's gradient for the next one."""
+        if self.direction == "gradient":
+            grads = [p.grad for p in distinct(passes.covered)]
+            self.previous = [None if g is None else g.clone() for g in grads]
+
+    def state(self) -> dict[str, Any]:
+        """The kept gradient goes into the checkpoint; the moment is in the optimizer's state."""
+        return {"previous": self.previous, "measured": self.measured}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back to `state`."""
+        self.previous, self.measured = state["previous"], state["measured"]
+
+
+@dataclass
+class InLoss:
+    """The penalty in the space of the logits is a term of the loss: no second pass, no shift, no memory."""
+
+    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+        """g + factor h."""
+        combine(params, g, h, factor)
+
+    def step(self, passes: Passes, lam: float) -> Quick | None:
+        """grad of J + lambda P in one pass."""
+        accumulate([partial(part.loss, lam) for part in passes.parts])
+        return Quick(grad_norm=norm([p.grad for p in with_gradient(passes.covered) if p.grad is not None]))
+
+    def finished(self, passes: Passes) -> None:
+        """Nothing to keep."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing to keep."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing was kept."""
