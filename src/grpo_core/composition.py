@@ -60,8 +60,10 @@ def build_penalty(config: RunConfig) -> penalty.Penalty | None:
     train, how, kind = config.train, config.penalty, config.algorithm.penalty
     if kind == "none" or train.lambda_ == 0:
         return None
-    second_pass = partial(products.finite_difference, shift=how.shift, restore=how.restore)
-    reused = quick_steps.Reused(direction=how.direction, limit=how.max_shift, restore_by=how.restore)
+    second_pass = partial(products.finite_difference, shift=config.penalty_shift, restore=how.restore)
+    reused = quick_steps.Reused(
+        direction=how.direction, limit=max(how.max_shift, config.penalty_shift), restore_by=how.restore
+    )
     estimators: dict[str, tuple[products.HessianProduct, quick_steps.QuickStep | None, int]] = {
         "exact": (products.exact, None, 1),
         "finite_difference": (second_pass, None, 1),

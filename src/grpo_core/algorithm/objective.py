@@ -9,9 +9,10 @@ pass. What a second pass at shifted weights differentiates is the penalty's *for
 
     literal   J itself, ratio and all: then H = hess J, and the penalty is paid for determinism, since grad J also
               vanishes where the policy is deterministic, right or wrong.
-    score     the policy term as sum(weights * c * log pi) with c = d loss / d log pi frozen at theta: the gradient at
-              theta is the same, H lacks the term of the ratio, and a tabular policy with centred advantages gets no
-              penalty at all. What is left is the curvature of the network, which determinism does not lower.
+    score     the policy term to first order in log pi, with the slope c = d loss / d log pi frozen at theta: the
+              gradient at theta is the same, H lacks the term of the ratio, and a tabular policy with centred
+              advantages gets no penalty at all. What is left is the curvature of the network, which determinism
+              does not lower.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def surrogate(
     if at is None:
         policy = weighted_sum(policy_loss(out.logprobs), weights)
     else:
-        policy = weighted_sum(slope(policy_loss, at) * out.logprobs, weights)
+        policy = weighted_sum(policy_loss(at) + slope(policy_loss, at) * (out.logprobs - at), weights)
     value, entropy, kl, penalty = zero, zero, zero, zero
     if algorithm.critic and out.values is not None and batch.old_values is not None and batch.returns is not None:
         per_token = clipped_squared(out.values, batch.old_values, batch.returns, clip=algorithm.value_clip)

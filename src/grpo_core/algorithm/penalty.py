@@ -110,11 +110,12 @@ class Penalty:
         if not math.isfinite(size):
             return replace(report, finite=False)
         if size > 0:
-            report = self._apply(params, g, product, report, size, scale)
+            report = self._apply(passes, params, g, product, report, size, scale)
         return replace(report, seconds=time.perf_counter() - began)
 
     def _apply(
         self,
+        passes: Passes,
         params: Sequence[Tensor],
         g: Sequence[Tensor],
         product: Product,
@@ -135,7 +136,10 @@ class Penalty:
             capped=capped,
         )
         self.last, self.age = report, 0
-        (combine if self.quick is None else self.quick.combine)(params, g, product.values, factor * scale)
+        if self.quick is None:
+            combine(params, g, product.values, factor * scale)
+        else:
+            self.quick.combine(passes, params, g, product.values, factor * scale)
         return replace(report, ratio=report.ratio * scale, lam=report.lam * scale)
 
     def state(self) -> dict[str, Any]:

@@ -32,7 +32,9 @@ class Quick:
 class QuickStep(Protocol):
     """Between measured steps: leave grad L in `.grad` with the literal `lam` that the last one found."""
 
-    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+    def combine(
+        self, passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float
+    ) -> None:
         """On a measured step: leave g + factor h in `.grad` (g or h may be overwritten), and keep what is needed."""
         ...
 
@@ -63,33 +65,38 @@ class Cached:
     covered weights. Wrong where the curvature turns within `every` steps: watch penalty/cosine.
     """
 
-    kept: list[Tensor] | None = None
+    kept: list[Tensor | None] | None = None
+    """For each covered weight, None where it had no gradient."""
     size: float = 0.0
     """||g|| where it was measured."""
 
     @torch.no_grad()
-    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+    def combine(
+        self, passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float
+    ) -> None:
         """In the memory of g; that of h becomes the cache."""
         self.size = norm(g)
         along = dot(g, h) / self.size**2
         for p, first, product in zip(params, g, h, strict=True):
             product.sub_(first, alpha=along)
             p.grad = first.mul_(1 + factor * along).add_(product, alpha=factor)
-        self.kept = list(h)
+        found = {id(p): product for p, product in zip(params, h, strict=True)}
+        self.kept = [found.get(id(p)) for p in distinct(passes.covered)]
 
     def step(self, passes: Passes, lam: float) -> Quick | None:
-        """g + 2 lambda (||g|| / ||g_measured||) h_orthogonal; plain g where other weights got a gradient than then."""
+        """g + 2 lambda (||g|| / ||g_measured||) h_orthogonal; plain g for weights that had no gradient then."""
         if self.kept is None:
             return None
         accumulate([part.loss for part in passes.parts])
-        params = with_gradient(passes.covered)
-        grads = [p.grad for p in params if p.grad is not None]
-        size = norm(grads)
-        if not 0 < size < math.inf or [p.shape for p in params] != [h.shape for h in self.kept]:
+        params = distinct(passes.covered)
+        size = norm([p.grad for p in params if p.grad is not None])
+        both = [(p.grad, h) for p, h in zip(params, self.kept, strict=True) if p.grad is not None and h is not None]
+        if not 0 < size < math.inf or not both:
             return Quick(grad_norm=size)
         factor = 2 * lam * size / self.size
-        added, inner = norm(self.kept), dot(grads, self.kept)
-        for grad, h in zip(grads, self.kept, strict=True):
+        grads, products = [grad for grad, _ in both], [h for _, h in both]
+        added, inner = norm(products), dot(grads, products)
+        for grad, h in both:
             grad.add_(h, alpha=factor)
         return Quick(grad_norm=size, ratio=factor * added / size, cosine=inner / (size * added) if added else 0.0)
 
@@ -122,26 +129,28 @@ class Reused:
     """Whether lambda was found with this kind of direction; the first step has only its own gradient."""
 
     def along(self, passes: Passes) -> Direction | None:
-        """v, or None before the first step."""
-        params = distinct(passes.covered)
+        """v, or None where there is none yet: before the first step, or when all steps so far had no gradient."""
+        params, found = distinct(passes.covered), None
         if self.direction == "moment":
-            return passes.moments(params) if passes.moments else None
-        if self.previous is None:
-            return None
-        known = [(p, g) for p, g in zip(params, self.previous, strict=True) if g is not None]
-        return Direction(params=[p for p, _ in known], values=[g for _, g in known])
+            found = passes.moments(params) if passes.moments else None
+        elif self.previous is not None:
+            known = [(p, g) for p, g in zip(params, self.previous, strict=True) if g is not None]
+            found = Direction(params=[p for p, _ in known], values=[g for _, g in known])
+        return found if found is not None and 0 < found.length < math.inf else None
 
-    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+    def combine(
+        self, passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float
+    ) -> None:
         """g + factor h."""
+        self.measured = self.along(passes) is not None
         combine(params, g, h, factor)
 
     def step(self, passes: Passes, lam: float) -> Quick | None:
         """One pass at shifted weights; a measured step first where there is no direction yet."""
         direction = self.along(passes)
-        size = 0.0 if direction is None else direction.length
-        if direction is None or not 0 < size < math.inf or not self.measured:
-            self.measured = direction is not None
+        if direction is None or not self.measured:
             return None
+        size = direction.length
         for part in passes.parts:
             part.freeze()
         wanted = 2 * lam * size
@@ -160,7 +169,8 @@ class Reused:
         """Keep the step's gradient for the next one."""
         if self.direction == "gradient":
             grads = [p.grad for p in distinct(passes.covered)]
-            self.previous = [None if g is None else g.clone() for g in grads]
+            if norm([g for g in grads if g is not None]) > 0:
+                self.previous = [None if g is None else g.clone() for g in grads]
 
     def state(self) -> dict[str, Any]:
         """The kept gradient goes into the checkpoint; the moment is in the optimizer's state."""
@@ -175,7 +185,9 @@ class Reused:
 class InLoss:
     """The penalty in the space of the logits is a term of the loss: no second pass, no shift, no memory."""
 
-    def combine(self, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+    def combine(
+        self, passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float
+    ) -> None:
         """g + factor h."""
         combine(params, g, h, factor)
 

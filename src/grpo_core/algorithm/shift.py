@@ -12,8 +12,8 @@ from torch import Tensor
 
 Restore = Literal["subtract", "copy"]
 
-CHUNK = 1 << 20
-"""Weights moved at once: 4 MiB of float32, so that the steps of the arithmetic stay in the cache."""
+CHUNK = 1 << 16
+"""Weights moved at once, so that every step of the arithmetic but the first read and the last write is in the cache."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -33,6 +33,19 @@ def _chunks(params: Sequence[Tensor], direction: Sequence[Tensor]) -> Iterator[t
             yield p.detach(), v.detach()
 
 
+class _Scratch:
+    """Three tensors that are used again for every piece of the same type and device."""
+
+    def __init__(self) -> None:
+        self.flat: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def like(self, piece: Tensor) -> Sequence[Tensor]:
+        key, size = (piece.dtype, piece.device), piece.numel()
+        if key not in self.flat or self.flat[key].shape[1] < size:
+            self.flat[key] = piece.new_empty(3, size)
+        return [row[:size].view(piece.shape) for row in self.flat[key]]
+
+
 class _Subtraction:
     """Moves by w + s and back by (w + s) - s. Where rounding makes that differ from w, w itself is kept.
 
@@ -42,19 +55,24 @@ class _Subtraction:
     def __init__(self, params: Sequence[Tensor], direction: Sequence[Tensor], scale: float) -> None:
         self.pieces = _chunks(params, direction)
         self.scale = scale
-        self.moved: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self.scratch = _Scratch()
+        self.moved: list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]] = []
         self.under_way: tuple[Tensor, Tensor] | None = None
         self.length = 0.0
 
     def move(self) -> None:
         for piece, v in self.pieces:
-            before, step = piece.clone(), (v * self.scale).to(piece.dtype)
-            after = before + step
-            self.length = math.hypot(self.length, float((after - before).norm()))
-            missed = (_bits(after - step) != _bits(before)).nonzero(as_tuple=True)
-            self.under_way = (piece, before)
+            step, after, back = self.scratch.like(piece)
+            torch.mul(v, self.scale, out=step)
+            torch.add(piece, step, out=after)
+            torch.sub(after, step, out=back)
+            missed = torch.nonzero(_bits(back) != _bits(piece), as_tuple=True)
+            values = piece[missed]
+            back[missed] = values  # now `back` is the piece as it was
+            self.length = math.hypot(self.length, float(torch.sub(after, piece, out=step).norm()))
+            self.under_way = (piece, back)
             piece.copy_(after)
-            self.moved.append((piece, v, torch.stack(missed), before[missed]))
+            self.moved.append((piece, v, missed, values))
             self.under_way = None
 
     def back(self) -> None:
@@ -64,8 +82,9 @@ class _Subtraction:
             if self.moved and self.moved[-1][0] is piece:
                 self.moved.pop()
         for piece, v, places, values in self.moved:
-            piece.sub_((v * self.scale).to(piece.dtype))
-            piece[tuple(places)] = values
+            step = torch.mul(v, self.scale, out=self.scratch.like(piece)[0])
+            piece.sub_(step)
+            piece[places] = values
 
 
 class _Copy:

@@ -114,9 +114,4 @@ def notes(config: RunConfig, explicit_keys: Collection[str]) -> list[str]:
         for key, value in neutral.items()
         if getattr(rollout, key) != value
     ]
-    if config.algorithm.penalty == "finite_difference" and config.train.lambda_ and config.train.autocast != "off":
-        found.append(
-            "train.autocast: bfloat16 rounds away most of the finite difference's shift "
-            "(penalty.shift); float32 keeps the penalty accurate."
-        )
     return found

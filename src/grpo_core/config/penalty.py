@@ -16,10 +16,13 @@ class PenaltyConfig(Section):
     """`score`: what each sampled token's log-probability weighs in the loss is held fixed while the penalty
     is differentiated, so that it cannot be lowered by making the policy deterministic. `literal`: the whole
     of ||grad J||^2, which can."""
-    shift: float = Field(default=0.002, gt=0)
-    """Length of the finite difference's step in weight space, in units of the weights."""
+    shift: float | None = Field(default=None, gt=0)
+    """Length of the finite difference's step in weight space, in units of the weights. null: 0.002, or 0.02
+    with model.matmul_precision below `highest`, or 0.1 where the model computes in half precision, which
+    rounds shorter steps away."""
     max_shift: float = Field(default=0.02, gt=0)
-    """`reuse`: most the weights may be moved; a step that wants more is cut, and logged as capped."""
+    """`reuse`: most the weights may be moved, or penalty.shift if that is longer; a step that wants more is
+    cut, and logged as capped."""
     restore: Literal["subtract", "copy"] = "subtract"
     """How moved weights come back, both bit for bit: by subtraction, the few that rounding would change
     kept aside; or from a copy, for one copy of memory."""

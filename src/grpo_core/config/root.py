@@ -59,6 +59,15 @@ class RunConfig(Section):
         """Optimizer steps in one training step."""
         return self.train.epochs * self.train.minibatches
 
+    @property
+    def penalty_shift(self) -> float:
+        """penalty.shift, or the length that suits the arithmetic (docs/gradient-regularization.md, Precision)."""
+        if self.penalty.shift is not None:
+            return self.penalty.shift
+        if self.train.autocast != "off" or self.model.dtype != "float32":
+            return 0.1
+        return 0.002 if self.model.matmul_precision == "highest" else 0.02
+
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, value: Any) -> Any:
