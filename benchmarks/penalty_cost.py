@@ -1,14 +1,15 @@
 """What does the gradient penalty cost? Times the update phase with each estimator over the same without a penalty.
 
     python benchmarks/penalty_cost.py [--models tiny,smollm2] [--train full,lora] [--estimators reuse,exact]
-                                      [--forms score] [--rounds 7] [--threads 2] [--set KEY=VALUE] [--json FILE]
+                                      [--forms score] [--rounds 7] [--threads 2] [--cpu-time] [--set KEY=VALUE]
+                                      [--json FILE]
 
 Two fresh processes, one with the penalty and one without, build the same run, sample the same rollout, and then update
 on it again and again, in turns, so that whatever else the machine does falls on both. Some estimators take a dearer
 step every so often: `every_k` every penalty.refresh_every updates, `reuse` and `logit_space` every
 penalty.measure_every. The median ratio is that of the other, usual steps; the mean ratio counts the dear ones at their
 share. They are timed in a shorter cycle than measure_every asks for, which changes nothing about either kind of step.
-On a busy machine go by "CPU time", the median ratio of the processor's seconds, and by --threads 1.
+On a busy machine take --cpu-time and --threads 1: the processor's seconds hardly depend on what else it does.
 
 Peak memory is that of the process on the CPU and that of the allocator on CUDA. "copies more" is what the penalty adds
 to it, in multiples of the trained weights; the process's peak repeats to a few megabytes only, which for a tiny model
@@ -74,7 +75,6 @@ class Costs:
     lowest: float
     highest: float
     mean: float
-    cpu: float
     peak: float
     copies: float
     plain_seconds: float
@@ -180,7 +180,7 @@ def started(case: Case, penalty: str, threads: int, overrides: Sequence[str]) ->
             process.join()
 
 
-def compare(case: Case, rounds: int, threads: int, overrides: Sequence[str]) -> dict[str, Any]:
+def compare(case: Case, rounds: int, threads: int, clock: str, overrides: Sequence[str]) -> dict[str, Any]:
     """One line of the table and the raw figures behind it."""
     config = config_from_mapping(settings(case, case.estimator, threads), overrides)
     key = PERIODS.get(case.estimator)
@@ -201,24 +201,36 @@ def compare(case: Case, rounds: int, threads: int, overrides: Sequence[str]) -> 
             for name, pipe in (("plain", plain), ("estimator", estimator)):
                 pipe.send(step)
                 steps[name].append(pipe.recv())
-    if any(row["optim/skipped"] or row["optim/rows_used"] < 32 for rows in steps.values() for row in rows):
+    full = config.train.batch_size
+    if any(row["optim/skipped"] or row["optim/rows_used"] < full for rows in steps.values() for row in rows):
         raise RuntimeError(f"{case}: an update was skipped, or did not use all rows")
-    costs = costs_of(steps["plain"][WARM_UP:], steps["estimator"][WARM_UP:], period, facts["trained_bytes"])
+    costs = costs_of(
+        steps["plain"][WARM_UP:],
+        steps["estimator"][WARM_UP:],
+        period=period,
+        trained_bytes=facts["trained_bytes"],
+        clock=clock,
+    )
     return asdict(case) | asdict(costs) | {"period": period} | facts | {"updates": steps}
 
 
 def costs_of(
-    plain: Sequence[dict[str, float]], estimator: Sequence[dict[str, float]], period: int, trained_bytes: int
+    plain: Sequence[dict[str, float]],
+    estimator: Sequence[dict[str, float]],
+    *,
+    period: int,
+    trained_bytes: int,
+    clock: str,
 ) -> Costs:
-    """The figures of the counted updates, the dear ones being one of every `period` in training."""
+    """The figures of the counted updates by one of the clocks; in training one of every `period` is dear."""
     pairs = list(zip(estimator, plain, strict=True))
     dear = [pair for pair in pairs if pair[0]["penalty/measured"]]
     usual = [pair for pair in pairs if not pair[0]["penalty/measured"]]
     if not usual:  # every step makes a second pass
         usual, dear = dear, []
 
-    def ratios(chosen: Sequence[tuple[dict[str, float], dict[str, float]]], unit: str = "seconds") -> list[float]:
-        return [mine[unit] / other[unit] for mine, other in chosen]
+    def ratios(chosen: Sequence[tuple[dict[str, float], dict[str, float]]]) -> list[float]:
+        return [mine[clock] / other[clock] for mine, other in chosen]
 
     quick = ratios(usual)
     plain_peak = median(row["peak_bytes"] for row in plain)
@@ -228,10 +240,9 @@ def costs_of(
         lowest=min(quick),
         highest=max(quick),
         mean=(median(quick) * (period - 1) + median(ratios(dear))) / period if dear else fmean(quick),
-        cpu=median(ratios(usual, "cpu_seconds")),
         peak=peak / plain_peak,
         copies=(peak - plain_peak) / trained_bytes,
-        plain_seconds=median(row["seconds"] for row in plain),
+        plain_seconds=median(row[clock] for row in plain),
     )
 
 
@@ -240,7 +251,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     if "failed" in row:
         return [row["failed"]]
     spread = f"{row['median']:.2f} ({row['lowest']:.2f}-{row['highest']:.2f})"
-    ratios = [f"{row[name]:.2f}" for name in ("mean", "cpu", "peak")]
+    ratios = [f"{row[name]:.2f}" for name in ("mean", "peak")]
     return [spread, *ratios, f"{row['copies']:+.1f}", f"{row['plain_seconds']:.2f}"]
 
 
@@ -255,7 +266,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     parser.add_argument("--json", type=Path, help="write every update's figures here")
+    parser.add_argument("--cpu-time", action="store_true", help="go by the processor's seconds")
     arguments = parser.parse_args()
+    clock = "cpu_seconds" if arguments.cpu_time else "seconds"
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # for the workers: peaks that repeat,
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # and threads that wait without taking the other's processor
 
@@ -263,13 +276,13 @@ def main() -> None:
     table = Table(title="The update phase with the penalty: time and peak memory over those without")
     for column in ("model", "train", "estimator", "form"):
         table.add_column(column)
-    for column in ("median (min-max)", "mean", "CPU time", "peak", "copies more", "plain s"):
+    for column in ("median (min-max)", "mean", "peak", "copies more", "plain s"):
         table.add_column(column, justify="right")
     lists = (arguments.models, arguments.train, arguments.estimators, arguments.forms)
     for names in itertools.product(*(text.split(",") for text in lists)):
         case = Case(*names)
         try:
-            row = compare(case, arguments.rounds, arguments.threads, arguments.overrides)
+            row = compare(case, arguments.rounds, arguments.threads, clock, arguments.overrides)
         except GrpoCoreError as error:
             row = asdict(case) | {"failed": str(error)}
         except (EOFError, ConnectionError):

@@ -2,122 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tiny_batches import random_batch
-from tiny_models import tiny_model
+from bandits import (
+    ALGORITHM,
+    BANDIT_BATCH,
+    LAM,
+    STATES,
+    Bandit,
+    Stop,
+    Transformer,
+    bandit_loss,
+    bandit_parts,
+    gradients,
+    literal,
+    oracle,
+    relative_error,
+    run,
+)
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from grpo_core.algorithm.batch import Batch, PolicyOutputs
-from grpo_core.algorithm.objective import Algorithm, regularized_gradient, surrogate
+from grpo_core.algorithm.batch import PolicyOutputs
+from grpo_core.algorithm.objective import regularized_gradient, surrogate
 from grpo_core.algorithm.penalty import Penalty
-from grpo_core.algorithm.policy_losses import unclipped
 from grpo_core.algorithm.products import exact, finite_difference
-from grpo_core.algorithm.reductions import token_mean
 from grpo_core.algorithm.shift import shifted
-from grpo_core.models.policy import Policy
 
 PRODUCTS = {"exact": exact, "finite_difference": finite_difference}
 BOTH = pytest.mark.parametrize("product", list(PRODUCTS.values()), ids=list(PRODUCTS))
-LAM = 0.3
-
-
-def unused(batch: Batch) -> Tensor:
-    raise AssertionError("the advantages are given")
-
-
-ALGORITHM = Algorithm(advantage=unused, policy_loss=unclipped, reduction=token_mean)
-
-
-def literal(product: Any, lam: float = LAM) -> Penalty:
-    return Penalty(product=product, strength=lam, mode="literal", cap=None)
-
-
-def gradients(params: Sequence[Tensor]) -> Tensor:
-    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params])
-
-
-def relative_error(actual: Tensor, expected: Tensor) -> float:
-    return float((actual - expected).norm() / expected.norm())
-
-
-class Bandit(nn.Module):
-    """Five actions, three features, 49 weights; `batch` rows are (state, action) pairs kept outside."""
-
-    def __init__(self, *, dropout: float = 0.0, norm: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        layers: list[nn.Module] = [nn.Linear(3, 4), nn.Tanh(), nn.Dropout(dropout), nn.Linear(4, 5)]
-        if norm:
-            layers.insert(1, nn.BatchNorm1d(4))
-        self.layers = nn.Sequential(*layers).double()
-        self.temperature = nn.Parameter(torch.linspace(0.5, 1.5, 8).double())
-
-    def forward(self, states: Tensor) -> Tensor:
-        return (self.layers(states) * self.temperature[:5] + self.temperature[5:].sum()).log_softmax(-1)
-
-
-GEN = torch.Generator().manual_seed(1)
-STATES = torch.randn(8, 3, generator=GEN, dtype=torch.float64)
-ACTIONS = torch.randint(0, 5, (8,), generator=GEN)
-BANDIT_BATCH = replace(
-    random_batch(rollouts=8).select(torch.arange(8)),
-    response_ids=ACTIONS[:, None],
-    response_mask=torch.ones(8, 1, dtype=torch.bool),
-    loss_mask=torch.ones(8, 1, dtype=torch.bool),
-    advantages=torch.randn(8, 1, generator=GEN, dtype=torch.float64),
-    weights=torch.full((8, 1), 1 / 8, dtype=torch.float64),
-    old_logprobs=-1.2 - torch.rand(8, 1, generator=GEN, dtype=torch.float64),
-)
-
-
-def bandit_parts(
-    model: nn.Module, micro_batches: int = 1, calls: list[int] | None = None
-) -> list[Callable[[], Tensor]]:
-    """The library's surrogate on the bandit, cut into micro-batches."""
-
-    def part(rows: Tensor) -> Callable[[], Tensor]:
-        batch = BANDIT_BATCH.select(rows)
-
-        def share() -> Tensor:
-            if calls is not None:
-                calls.append(len(rows))
-            logprobs = model(STATES[rows]).gather(1, ACTIONS[rows, None])
-            return surrogate(PolicyOutputs(logprobs=logprobs), batch, ALGORITHM).total
-
-        return share
-
-    return [part(rows) for rows in torch.arange(8).tensor_split(micro_batches)]
-
-
-def bandit_loss(model: nn.Module, weights: dict[str, Tensor]) -> Tensor:
-    """J written out once more, without the library: -mean(ratio * A)."""
-    logprobs = functional_call(model, weights, (STATES,))[torch.arange(8), ACTIONS]
-    assert BANDIT_BATCH.old_logprobs is not None
-    assert BANDIT_BATCH.advantages is not None
-    return -((logprobs - BANDIT_BATCH.old_logprobs[:, 0]).exp() * BANDIT_BATCH.advantages[:, 0]).mean()
-
-
-def oracle(loss: Callable[[dict[str, Tensor]], Tensor], model: nn.Module, lam: float = LAM) -> Tensor:
-    """grad(J + lam * ||grad J||^2) by differentiating that very sum."""
-    weights = {name: p.detach().clone().requires_grad_(True) for name, p in model.named_parameters()}
-    j = loss(weights)
-    first = torch.autograd.grad(j, list(weights.values()), create_graph=True)
-    whole = j + lam * torch.stack([g.square().sum() for g in first]).sum()
-    return torch.cat([g.flatten() for g in torch.autograd.grad(whole, list(weights.values()))])
-
-
-def run(model: nn.Module, penalty: Penalty | None, micro_batches: int = 1, **more: Any) -> tuple[Tensor, Any]:
-    model.zero_grad(set_to_none=True)
-    report = regularized_gradient(bandit_parts(model, micro_batches), list(model.parameters()), (), penalty, **more)
-    return gradients(list(model.parameters())), report
 
 
 def test_the_oracle_itself_equals_central_differences() -> None:
@@ -185,10 +102,6 @@ def test_lambda_0_is_the_plain_path_bit_for_bit_without_a_second_pass(penalty: P
     regularized_gradient(bandit_parts(model, 3, calls), list(model.parameters()), (), penalty)
     assert calls == [3, 3, 2]
     assert torch.equal(gradients(list(model.parameters())), plain)
-
-
-class Stop(BaseException):
-    """Neither an Exception nor anything anybody catches by accident."""
 
 
 @BOTH
@@ -464,58 +377,11 @@ def test_old_logprobs_that_follow_the_shift_lose_the_penalty() -> None:
     assert ratio_of(None, exact) == ratio_of(frozen_old, exact), "double backward never leaves theta"
 
 
-# A real transformer, through the policy's own scoring function.
-
-# GPT-2 computes in float64 throughout once its weights are; Llama's norm and eager softmax go through float32 whatever
-# the weights are (and give NaN on padded float64 queries), so it gets prompts of one length and a wider tolerance.
-
 FAMILIES = pytest.mark.parametrize(
     ("kind", "attention", "tolerance"),
     [("gpt2", "sdpa", 1e-8), ("llama", "eager", 2e-5)],
     ids=["gpt2", "llama"],
 )
-
-
-class Transformer:
-    """A tiny random model, a batch for it, and J of that batch in two independent ways."""
-
-    def __init__(self, kind: str, attention: str) -> None:
-        self.policy = Policy(tiny_model(kind, dtype=torch.float64, attention=attention))
-        batch = random_batch(rollouts=8, prompts=3, ragged=kind == "gpt2")
-        draw = torch.Generator().manual_seed(4)
-        noise = torch.rand(batch.response_mask.shape, generator=draw, dtype=torch.float64)
-        self.batch = replace(batch, old_logprobs=-5.5 - noise)
-
-    def step(self, penalty: Penalty | None, micro_batches: int = 1) -> Tensor:
-        def part(batch: Batch) -> Callable[[], Tensor]:
-            return lambda: surrogate(self.policy.score(batch, temperature=0.8), batch, ALGORITHM).total
-
-        self.policy.model.zero_grad(set_to_none=True)
-        cut = torch.arange(len(self.batch)).tensor_split(micro_batches)
-        parts = [part(self.batch.select(rows)) for rows in cut]
-        with sdpa_kernel(SDPBackend.MATH):
-            regularized_gradient(parts, self.policy.policy_parameters(), (), penalty, self.policy.buffers())
-        return gradients(self.policy.policy_parameters())
-
-    def loss(self, weights: dict[str, Tensor]) -> Tensor:
-        """J row by row without padding, from full logits of the whole model."""
-        batch, total = self.batch, torch.zeros((), dtype=torch.float64)
-        assert batch.old_logprobs is not None
-        assert batch.advantages is not None
-        assert batch.weights is not None
-        for row in range(len(batch)):
-            place, kept = batch.prompt_index[row], batch.response_mask[row]
-            prompt, answer = batch.prompt_ids[place][batch.prompt_mask[place]], batch.response_ids[row][kept]
-            ids = torch.cat([prompt, answer])[None]
-            logits = functional_call(self.policy.model, weights, kwargs={"input_ids": ids, "use_cache": False}).logits
-            logprobs = (logits[0, len(prompt) - 1 : -1] / 0.8).log_softmax(-1).gather(1, answer[:, None])[:, 0]
-            ratio = (logprobs - batch.old_logprobs[row][kept]).exp()
-            total = total - (batch.weights[row][kept] * ratio * batch.advantages[row][kept]).sum()
-        return total
-
-    def oracle(self, lam: float) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return oracle(self.loss, self.policy.model, lam)
 
 
 @FAMILIES

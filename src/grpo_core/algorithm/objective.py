@@ -18,7 +18,7 @@ pass. What a second pass at shifted weights differentiates is the penalty's *for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -81,8 +81,6 @@ class Terms:
     kl: Float[Tensor, ""]
     penalty: Float[Tensor, ""]
     """lambda times the penalty in the space of the logits; only the estimator `logit_space` puts it here."""
-    detached: dict[str, Tensor] = field(default_factory=dict)
-    """Per-token tensors for metrics: ratio, clipped."""
 
     @property
     def total(self) -> Float[Tensor, ""]:
@@ -129,12 +127,7 @@ def surrogate(
         assert out.collision is not None
         per_token = logit_norm(slope(policy_loss, out.logprobs), out.logprobs, out.collision)
         penalty = logit_lam * weighted_sum(per_token, weights)
-
-    with torch.no_grad():
-        seen = {"log_ratio": (out.logprobs.detach() if at is None else at) - old}
-        if algorithm.clipped is not None:
-            seen["clipped"] = algorithm.clipped(out.logprobs, old, advantages)
-    return Terms(policy, value, entropy, kl, penalty, seen)
+    return Terms(policy, value, entropy, kl, penalty)
 
 
 def slope(loss: Callable[[PerToken], PerToken], logprobs: PerToken) -> PerToken:

@@ -66,6 +66,8 @@ class Penalty:
 
     def gradient(self, passes: Passes, scale: float) -> PenaltyReport:
         """Leave g + 2 lambda H g in `.grad`; `scale` is the schedule's share of the strength."""
+        if not passes.parts:
+            return plain_report(passes)
         report = self._quick(passes, scale) or self._measured(passes, scale)
         if self.quick is not None and report.finite:
             self.quick.finished(passes)
@@ -78,6 +80,8 @@ class Penalty:
         took = self.quick.step(passes, last.lam * scale)
         if took is None:
             return None
+        if took.grad_norm == 0:
+            return PenaltyReport(grad_norm=0.0)
         self.age += 1
         return PenaltyReport(
             grad_norm=took.grad_norm,

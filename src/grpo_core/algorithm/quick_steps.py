@@ -57,6 +57,11 @@ def combine(params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], 
         p.grad = product.mul_(factor).add_(first)
 
 
+def _beside(params: Sequence[Tensor], values: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """`values` on the device of their weights: a checkpoint is read on the CPU."""
+    return [None if v is None else v.to(p.device) for p, v in zip(params, values, strict=True)]
+
+
 @dataclass
 class Cached:
     """Keeps the component of H g that is orthogonal to g, scaled with ||g||: LookSAM (arXiv 2203.02714, alg. 1).
@@ -89,6 +94,7 @@ class Cached:
             return None
         accumulate([part.loss for part in passes.parts])
         params = distinct(passes.covered)
+        self.kept = _beside(params, self.kept)
         size = norm([p.grad for p in params if p.grad is not None])
         both = [(p.grad, h) for p, h in zip(params, self.kept, strict=True) if p.grad is not None and h is not None]
         if not 0 < size < math.inf or not both:
@@ -134,6 +140,7 @@ class Reused:
         if self.direction == "moment":
             found = passes.moments(params) if passes.moments else None
         elif self.previous is not None:
+            self.previous = _beside(params, self.previous)
             known = [(p, g) for p, g in zip(params, self.previous, strict=True) if g is not None]
             found = Direction(params=[p for p, _ in known], values=[g for _, g in known])
         return found if found is not None and 0 < found.length < math.inf else None

@@ -76,15 +76,22 @@ class _Subtraction:
             self.under_way = None
 
     def back(self) -> None:
+        """May be called again after an interrupt."""
         if self.under_way is not None:
             piece, before = self.under_way
             piece.copy_(before)
             if self.moved and self.moved[-1][0] is piece:
                 self.moved.pop()
-        for piece, v, places, values in self.moved:
-            step = torch.mul(v, self.scale, out=self.scratch.like(piece)[0])
-            piece.sub_(step)
-            piece[places] = values
+            self.under_way = None
+        while self.moved:
+            piece, v, places, values = self.moved[-1]
+            step, _, before = self.scratch.like(piece)
+            torch.sub(piece, torch.mul(v, self.scale, out=step), out=before)
+            before[places] = values
+            self.under_way = (piece, before)
+            piece.copy_(before)
+            self.moved.pop()
+            self.under_way = None
 
 
 class _Copy:
@@ -101,8 +108,23 @@ class _Copy:
             self.length = math.hypot(self.length, float((p - before).norm()))
 
     def back(self) -> None:
+        """May be called again after an interrupt."""
         for p, before in zip(self.params, self.saved, strict=True):
             p.copy_(before)
+
+
+def _bring_back(way: _Subtraction | _Copy) -> None:
+    """To the end, whatever interrupts it on the way; the interrupt goes on afterwards."""
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            with torch.no_grad():
+                way.back()
+            break
+        except KeyboardInterrupt as raised:
+            interrupt = raised
+    if interrupt is not None:
+        raise interrupt
 
 
 @contextmanager
@@ -120,5 +142,4 @@ def shifted(
             way.move()
         yield way.length
     finally:
-        with torch.no_grad():
-            way.back()
+        _bring_back(way)

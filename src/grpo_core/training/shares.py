@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_core.algorithm.batch import Batch, PolicyOutputs, Statistic
 from grpo_core.algorithm.kl import k3
-from grpo_core.algorithm.objective import Terms, surrogate
+from grpo_core.algorithm.objective import Algorithm, Terms, surrogate
 from grpo_core.training.micro_batches import micro_batches
 from grpo_core.training.run import Run
 
@@ -27,16 +27,17 @@ class Seen:
     kl_rollout: float = 0.0
     ratio_max: float = 0.0
 
-    def add(self, terms: Terms, batch: Batch) -> None:
-        """Count a micro-batch."""
+    def add(self, terms: Terms, batch: Batch, algorithm: Algorithm, here: Tensor) -> None:
+        """Count a micro-batch; `here` are its log-probs at theta."""
         self.policy += float(terms.policy.detach())
         self.value += float(terms.value.detach())
         self.entropy += float(terms.entropy.detach())
         self.kl += float(terms.kl.detach())
-        mask, log_ratio = batch.response_mask, terms.detached["log_ratio"]
+        old = here if batch.old_logprobs is None else batch.old_logprobs
+        mask, log_ratio = batch.response_mask, here - old
         self.tokens += float(mask.sum())
-        if "clipped" in terms.detached:
-            self.clipped += float((terms.detached["clipped"] & mask).sum())
+        if algorithm.clipped is not None and batch.advantages is not None:
+            self.clipped += float((algorithm.clipped(here, old, batch.advantages) & mask).sum())
         # KL(old || now) from tokens drawn by the old policy: k3 of d = log pi_old - log pi
         self.kl_rollout += float((k3(-log_ratio, torch.zeros_like(log_ratio)) * mask).sum())
         self.ratio_max = max(self.ratio_max, float(torch.where(mask, log_ratio, 0.0).max().exp()))
@@ -56,10 +57,13 @@ class Share:
         """Log-probs at theta; None as long as they are unknown, or equal to the old ones by construction."""
 
     def freeze(self) -> None:
-        """Log-probs at theta without a gradient, where several updates on a rollout make the ratio differ from 1."""
+        """Log-probs at theta: the old ones if this is the rollout's only update, else by a pass without a gradient.
+
+        The literal form does not need them; its figures are then those of the shifted weights.
+        """
         if self.run.config.updates_per_step == 1:
             self.at = self.batch.old_logprobs
-        elif self.at is None:
+        elif self.run.algorithm.penalty_form == "score":
             with torch.no_grad():
                 self.at = self._score().logprobs
 
@@ -99,7 +103,8 @@ class Share:
         run = self.run
         terms = surrogate(out, self.batch, run.algorithm, run.kl.coef, at=at, logit_lam=logit_lam)
         if not self.counted:
-            self.seen.add(terms, self.batch)
+            here = out.logprobs.detach() if self.at is None else self.at
+            self.seen.add(terms, self.batch, run.algorithm, here)
             self.counted = True
         return terms
 
