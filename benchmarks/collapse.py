@@ -6,12 +6,13 @@
 ||grad J|| also vanishes where the policy is deterministic, right or wrong, so a strong penalty on it can pay for
 determinism instead of reward.
 
-`smollm2`, the default, trains SmolLM2 on the quickstart's task at lambda 0.2, read literally: without the penalty, with
-each penalty.form without a cap, and with each under the default cap. Every run is a fresh process of `grpo train`; one
-that is already finished in the folder is not run again, whatever its settings, so a broken-off benchmark goes on where
-it was, and more seeds or arms only add theirs. A seed has collapsed when its entropy over the last steps is below a
-quarter of that of step 1 and its reward is not above that of step 1. The penalty's ratio is the median of the updates
-that measured one: without a spread in any group there is no gradient. Leaves smollm2.md and smollm2.png in the folder.
+`smollm2`, the default, trains SmolLM2 to name the larger of two numbers at lambda 0.2, read literally: without the
+penalty, with each penalty.form without a cap, and with each under the default cap. Every run is a fresh process of
+`grpo train`; one that is already finished in the folder is not run again, whatever its settings, so a broken-off
+benchmark goes on where it was, and more seeds or arms only add theirs. A seed has collapsed when its entropy over the
+last steps is below a quarter of that of step 1 and its reward is not above that of step 1. The penalty's ratio is the
+median of the updates that measured one: without a spread in any group there is no gradient. Leaves smollm2.md and
+smollm2.png in the folder.
 
 `candidates` takes about a minute. It compares other penalties, whose exact gradients collapse_candidates.py
 differentiates on a small policy: once with exact expectations, once with groups of 8 samples. Leaves candidates.md.
@@ -52,7 +53,8 @@ CONFIG = ROOT / "configs" / "quickstart.yaml"
 CONSOLE = Console(width=170)
 LAST, RESAMPLES = 3, 10_000
 SETTINGS = (
-    "train.batch_size=32", "rollout.group_size=8", "evaluation.prompts=0", "algorithm.penalty=finite_difference",
+    "data.task=larger", "data.digits=2", "data.worked_examples=1",
+    "train.batch_size=64", "rollout.group_size=4", "evaluation.prompts=0", "algorithm.penalty=finite_difference",
     "train.lambda_mode=literal", "train.lambda=0.2", "run.threads=1", "run.checkpoint_every=0", "run.tensorboard=false",
     "train.max_nonfinite_steps=1000",
 )  # fmt: skip
