@@ -30,8 +30,8 @@ from rich.table import Table
 from torch import Tensor
 
 from grpo_core.algorithm.batch import Batch
-from grpo_core.algorithm.passes import Direction, Passes, accumulate, dot, norm, with_gradient
-from grpo_core.algorithm.products import HessianProduct, finite_difference, logit_space, taken
+from grpo_core.algorithm.passes import Direction, Passes, accumulate, dot, gradients, norm, with_gradient
+from grpo_core.algorithm.products import HessianProduct, finite_difference, logit_space
 from grpo_core.assemble import assemble
 from grpo_core.config.load import load_config
 from grpo_core.training.collect import collect
@@ -46,6 +46,14 @@ COARSE_SHIFTS = (0.002, 0.02, 0.1)
 Vector = list[Tensor]
 
 
+def taken(params: Vector) -> Vector:
+    """Their gradients; `.grad` is free again."""
+    found = gradients(params)
+    for p in params:
+        p.grad = None
+    return found
+
+
 class Point:
     """The gradient g of one rollout at the current weights, and what is asked about it."""
 
@@ -56,11 +64,12 @@ class Point:
         self.passes = Passes(parts=parts, covered=run.policy.policy_parameters())
         self.rng = accumulate([part.loss for part in parts])
         self.params = with_gradient(self.passes.covered)
-        self.g: Vector = taken(self.params)
+        self.g = taken(self.params)
 
     def product(self, estimator: HessianProduct = finite_difference) -> Vector:
         """The estimator's stand-in for H g, or H v."""
-        return estimator(self.passes, self.rng, self.params, self.g).values
+        estimator(self.passes, self.rng, self.params, self.g)
+        return taken(self.params)
 
     def along(self, direction: Direction) -> Vector:
         """H v ||g|| / ||v||."""

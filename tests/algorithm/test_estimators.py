@@ -293,7 +293,7 @@ def test_reuse_starts_with_its_own_gradient_then_measures_along_the_moment_then_
 
     v = model.at(0.3, 0.1, -0.2, scale=2.0)
     found, report = model.step(penalty)
-    assert report.measured and len(model.points) == 2
+    assert report.measured and len(model.points) == 3, "g, H v in its place, and g again: no copy"
     torch.testing.assert_close(found, g + 0.2 * g.norm() * (A @ v) / (A @ v).norm(), rtol=1e-7, atol=1e-8)
     lam = float(0.1 * g.norm() / (A @ v).norm())
     assert report.lam == pytest.approx(lam, rel=1e-7)

@@ -140,7 +140,8 @@ def test_a_reused_direction_does_not_move_such_a_table_either() -> None:
     gaps = {}
     for form in ("score", "literal"):
         reused = Reused(limit=10.0, measured=True)
-        penalty = Penalty(product=exact, strength=0.1, mode="literal", cap=None, quick=reused, every=9)
+        product = partial(finite_difference, along=reused.along)
+        penalty = Penalty(product=product, strength=0.1, mode="literal", cap=None, quick=reused, every=9)
         plain, _ = of_parts(whole_expectation(table, form), [table.logits], None)
         for _ in range(2):
             parts = whole_expectation(table, form)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -66,7 +67,7 @@ class Direction:
     values: Sequence[Tensor]
     scale: float = 1.0
 
-    @property
+    @cached_property
     def length(self) -> float:
         """||v||."""
         return abs(self.scale) * norm(self.values)
@@ -134,6 +135,11 @@ def distinct(params: Sequence[Tensor]) -> list[Tensor]:
 def with_gradient(params: Sequence[Tensor]) -> list[Tensor]:
     """Those of `distinct(params)` that have a gradient."""
     return [p for p in distinct(params) if p.grad is not None]
+
+
+def gradients(params: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients there are, each once."""
+    return [p.grad for p in distinct(params) if p.grad is not None]
 
 
 @contextmanager

@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torch import Tensor
-
-from grpo_core.algorithm.passes import Passes, accumulate, distinct, dot, kept, norm, set_aside, with_gradient
-from grpo_core.algorithm.products import HessianProduct, Product
+from grpo_core.algorithm.passes import (
+    Passes,
+    RandomStates,
+    accumulate,
+    distinct,
+    dot,
+    gradients,
+    kept,
+    norm,
+    set_aside,
+    with_gradient,
+)
+from grpo_core.algorithm.products import HessianProduct, Shift
 from grpo_core.algorithm.quick_steps import QuickStep, combine
 
 
@@ -70,7 +78,7 @@ class Penalty:
             return plain_report(passes)
         report = self._quick(passes, scale) or self._measured(passes, scale)
         if self.quick is not None and report.finite:
-            self.quick.finished(passes)
+            self.quick.finished(passes, measured=report.measured)
         return report
 
     def _quick(self, passes: Passes, scale: float) -> PenaltyReport | None:
@@ -95,56 +103,69 @@ class Penalty:
         )
 
     def _measured(self, passes: Passes, scale: float) -> PenaltyReport:
-        """One plain set of passes, then one for H g.
+        """One plain set of passes, then those for H g.
 
         A covered parameter that got no gradient gets none from the second set either. A zero gradient stays zero. A
         non-finite value anywhere leaves g in `.grad` and reports `finite=False`: the caller skips the whole step.
         """
         rng = accumulate([part.loss for part in passes.parts])
-        params = with_gradient(passes.covered)
-        g = [p.grad for p in params if p.grad is not None]
         plain = plain_report(passes)
         if plain.grad_norm == 0 or not plain.finite:
             return plain
         began = time.perf_counter()
-        with set_aside([*distinct(passes.covered), *distinct(passes.others)]), kept(passes.buffers):
-            product = self.product(passes, rng, params, g)
-        report = replace(plain, shift=product.shift, shift_realised=product.shift_realised, measured=True)
-        size = norm(product.values)
-        if not math.isfinite(size):
-            return replace(report, finite=False)
-        if size > 0:
-            report = self._apply(passes, params, g, product, report, size, scale)
+        in_place = self.quick is not None and self.quick.in_place(passes)
+        with kept(passes.buffers):
+            report = (self._in_place if in_place else self._beside)(passes, rng, plain, scale)
         return replace(report, seconds=time.perf_counter() - began)
 
-    def _apply(
-        self,
-        passes: Passes,
-        params: Sequence[Tensor],
-        g: Sequence[Tensor],
-        product: Product,
-        report: PenaltyReport,
-        size: float,
-        scale: float,
-    ) -> PenaltyReport:
-        """Scale H g to the wanted strength, cap it, and add it to `.grad`."""
-        factor = 2 * self.strength if self.mode == "literal" else self.strength * report.grad_norm / size
-        limit = math.inf if self.cap is None else self.cap * report.grad_norm / size
+    def _beside(self, passes: Passes, rng: RandomStates, plain: PenaltyReport, scale: float) -> PenaltyReport:
+        """g is set aside while H g is made: two sets of passes, one copy of the covered weights."""
+        params = with_gradient(passes.covered)
+        g = gradients(params)
+        with set_aside([*distinct(passes.covered), *distinct(passes.others)]):
+            moved = self.product(passes, rng, params, g)
+            h = gradients(params)
+        size = norm(h)
+        report, factor = self._strength(plain, moved, size)
+        if factor:
+            report = self._found(replace(report, cosine=dot(g, h) / (plain.grad_norm * size)))
+            (self.quick.combine if self.quick else combine)(passes, params, g, h, factor * scale)
+        return replace(report, ratio=report.ratio * scale, lam=report.lam * scale)
+
+    def _in_place(self, passes: Passes, rng: RandomStates, plain: PenaltyReport, scale: float) -> PenaltyReport:
+        """g is given up for H g and made again on top of it: three sets of passes, no copy.
+
+        The cosine follows from the norm of the sum: ||g + h||^2 = ||g||^2 + 2 <g, h> + ||h||^2.
+        """
+        params = with_gradient(passes.covered)
+        idle = [p for p in distinct(passes.covered) if p.grad is None]
+        with set_aside([*idle, *distinct(passes.others)]):
+            moved = self.product(passes, rng, params, None)
+            size = norm(gradients(params))
+            report, factor = self._strength(plain, moved, size)
+            for p, h in zip(params, gradients(params), strict=True):
+                p.grad = h.mul_(factor * scale) if factor else None
+            accumulate([part.loss for part in passes.parts], rng)
+        if factor:
+            added = factor * scale * size
+            inner = (norm(gradients(params)) ** 2 - plain.grad_norm**2 - added**2) / 2
+            report = self._found(replace(report, cosine=inner / (plain.grad_norm * added)))
+        return replace(report, ratio=report.ratio * scale, lam=report.lam * scale)
+
+    def _strength(self, plain: PenaltyReport, moved: Shift, size: float) -> tuple[PenaltyReport, float]:
+        """What H g of norm `size` is to be multiplied by, before the schedule; 0 where there is nothing to add."""
+        report = replace(plain, shift=moved.asked, shift_realised=moved.realised, measured=True)
+        if not 0 < size < math.inf:
+            return replace(report, finite=math.isfinite(size)), 0.0
+        factor = 2 * self.strength if self.mode == "literal" else self.strength * plain.grad_norm / size
+        limit = math.inf if self.cap is None else self.cap * plain.grad_norm / size
         capped = factor > limit
         factor = min(factor, limit)
-        report = replace(
-            report,
-            ratio=factor * size / report.grad_norm,
-            cosine=dot(g, product.values) / (report.grad_norm * size),
-            lam=factor / 2,
-            capped=capped,
-        )
+        return replace(report, ratio=factor * size / plain.grad_norm, lam=factor / 2, capped=capped), factor
+
+    def _found(self, report: PenaltyReport) -> PenaltyReport:
         self.last, self.age = report, 0
-        if self.quick is None:
-            combine(params, g, product.values, factor * scale)
-        else:
-            self.quick.combine(passes, params, g, product.values, factor * scale)
-        return replace(report, ratio=report.ratio * scale, lam=report.lam * scale)
+        return report
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: lambda in force, its age, and what the quick steps need."""
@@ -163,6 +184,5 @@ class Penalty:
 
 def plain_report(passes: Passes) -> PenaltyReport:
     """The norm of what is in `.grad`, and whether it and that of the uncovered parameters are finite."""
-    size = norm([p.grad for p in with_gradient(passes.covered) if p.grad is not None])
-    rest = norm([p.grad for p in with_gradient(passes.others) if p.grad is not None])
+    size, rest = norm(gradients(passes.covered)), norm(gradients(passes.others))
     return PenaltyReport(grad_norm=size, finite=math.isfinite(size) and math.isfinite(rest))

@@ -1,8 +1,9 @@
 """Estimators of H v, the Hessian of the penalty's function times a direction, each by one more set of passes.
 
-`.grad` of `params` is free while they run; `g` is the gradient at theta. `exact` and `finite_difference` along g use
-the batch's own gradient as the direction, so the penalty also sees its sampling noise: E||g_B||^2 = ||g||^2 +
-tr(Sigma) / B. Along the optimizer's moment, which older rollouts made, the product <v, H v> is free of that noise.
+Each leaves H v in `.grad` of `params`. It is given g, and finds `.grad` empty; or it is given None and finds g in
+`.grad`, which it may give up. `exact` and `finite_difference` along g use the batch's own gradient as the direction, so
+the penalty also sees its sampling noise: E||g_B||^2 = ||g||^2 + tr(Sigma) / B. Along the optimizer's moment, which
+older rollouts made, the product <v, H v> is free of that noise.
 """
 
 from __future__ import annotations
@@ -18,56 +19,56 @@ from grpo_core.algorithm.shift import Restore, shifted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
-    """H v in `values` (fresh tensors, the caller may overwrite them), and the shift that was used to get it."""
+class Shift:
+    """The step in weight space that a product was taken over: its length as asked for, and after rounding."""
 
-    values: list[Tensor]
-    shift: float = 0.0
-    shift_realised: float = 0.0
-
-
-HessianProduct = Callable[[Passes, RandomStates, Sequence[Tensor], Sequence[Tensor]], Product]
-"""(passes, random states of the first pass, params, g) -> H v."""
+    asked: float = 0.0
+    realised: float = 0.0
 
 
-def taken(params: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients a pass left, zero where it left none; `.grad` is free again."""
-    values = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-    for p in params:
-        p.grad = None
-    return values
+HessianProduct = Callable[[Passes, RandomStates, Sequence[Tensor], Sequence[Tensor] | None], Shift]
+"""(passes, random states of the first pass, params, g or None) -> what it moved; H v is in `.grad`."""
 
 
 def finite_difference(
     passes: Passes,
     rng: RandomStates,
     params: Sequence[Tensor],
-    g: Sequence[Tensor],
+    g: Sequence[Tensor] | None,
     *,
     shift: float = 0.002,
     restore: Restore = "subtract",
     along: Callable[[Passes], Direction | None] | None = None,
-) -> Product:
+) -> Shift:
     """(grad J(theta + eps v) - grad J(theta)) / eps with ||eps v|| = `shift`, replaying every micro-batch.
 
     v is g, or what `along` gives. One more forward and backward pass; error of order `shift`. Works with every
     attention kernel and with checkpointing. Fails where the arithmetic is too coarse for the shift (bfloat16).
     """
-    direction = (along(passes) if along else None) or Direction(params=params, values=g)
+    direction = along(passes) if along else None
+    if direction is None:
+        assert g is not None, "the direction g cannot be given up while it is in use"
+        direction = Direction(params=params, values=g)
+    for p in params:
+        if p.grad is not None:
+            p.grad.neg_()
     eps = shift / direction.length
     with shifted(direction.params, direction.values, eps * direction.scale, restore=restore) as realised:
         accumulate([part.again for part in passes.parts], rng)
-    values = taken(params)
-    for second, first in zip(values, g, strict=True):
-        second.sub_(first).div_(eps)
-    return Product(values=values, shift=shift, shift_realised=realised)
+    for row, p in enumerate(params):
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        if g is not None:
+            p.grad.sub_(g[row])
+        p.grad.div_(eps)
+    return Shift(asked=shift, realised=realised)
 
 
-def exact(passes: Passes, rng: RandomStates, params: Sequence[Tensor], g: Sequence[Tensor]) -> Product:
+def exact(passes: Passes, rng: RandomStates, params: Sequence[Tensor], g: Sequence[Tensor] | None) -> Shift:
     """H g by double backward: grad of <grad J, g>. The oracle; the graph of the backward pass costs memory.
 
     Needs twice differentiable kernels: eager attention, no reentrant checkpointing.
     """
+    assert g is not None, "g is the direction"
     values = [torch.zeros_like(p) for p in params]
     for state, part in zip(rng, passes.parts, strict=True):
         set_random_state(state)
@@ -80,13 +81,16 @@ def exact(passes: Passes, rng: RandomStates, params: Sequence[Tensor], g: Sequen
         for total, h in zip(values, second, strict=True):
             if h is not None:
                 total += h.detach()
-    return Product(values=values)
+    for p, value in zip(params, values, strict=True):
+        p.grad = value
+    return Shift()
 
 
-def logit_space(passes: Passes, rng: RandomStates, params: Sequence[Tensor], g: Sequence[Tensor]) -> Product:
+def logit_space(passes: Passes, rng: RandomStates, params: Sequence[Tensor], g: Sequence[Tensor] | None) -> Shift:
     """Half the gradient of the penalty in the space of the logits: what stands for H g, so that 2 lambda fits both."""
+    for p in params:
+        p.grad = None
     accumulate([part.logit_penalty for part in passes.parts], rng)
-    values = taken(params)
-    for value in values:
-        value.mul_(0.5)
-    return Product(values=values)
+    for p in params:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad.mul_(0.5)
+    return Shift()

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from grpo_core.algorithm.passes import Direction, Passes, accumulate, distinct, dot, norm, with_gradient
+from grpo_core.algorithm.passes import Direction, Passes, accumulate, distinct, dot, gradients, norm
 from grpo_core.algorithm.shift import Restore, shifted
 
 
@@ -42,8 +42,12 @@ class QuickStep(Protocol):
         """One step without a second pass; None, with nothing done, where a measured one must come first."""
         ...
 
-    def finished(self, passes: Passes) -> None:
-        """After every step whose gradient is finite, measured or quick."""
+    def in_place(self, passes: Passes) -> bool:
+        """Whether a measured step may give up g and make it again: one more set of passes instead of a copy."""
+        ...
+
+    def finished(self, passes: Passes, *, measured: bool) -> None:
+        """After every step whose gradient is finite."""
         ...
 
     def state(self) -> dict[str, Any]: ...
@@ -51,7 +55,7 @@ class QuickStep(Protocol):
 
 
 @torch.no_grad()
-def combine(params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
+def combine(passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float) -> None:
     """g + factor h into `.grad`, in the memory of h."""
     for p, first, product in zip(params, g, h, strict=True):
         p.grad = product.mul_(factor).add_(first)
@@ -95,7 +99,7 @@ class Cached:
         accumulate([part.loss for part in passes.parts])
         params = distinct(passes.covered)
         self.kept = _beside(params, self.kept)
-        size = norm([p.grad for p in params if p.grad is not None])
+        size = norm(gradients(params))
         both = [(p.grad, h) for p, h in zip(params, self.kept, strict=True) if p.grad is not None and h is not None]
         if not 0 < size < math.inf or not both:
             return Quick(grad_norm=size)
@@ -106,7 +110,11 @@ class Cached:
             grad.add_(h, alpha=factor)
         return Quick(grad_norm=size, ratio=factor * added / size, cosine=inner / (size * added) if added else 0.0)
 
-    def finished(self, passes: Passes) -> None:
+    def in_place(self, passes: Passes) -> bool:
+        """The cache is a copy anyway."""
+        return False
+
+    def finished(self, passes: Passes, *, measured: bool) -> None:
         """Nothing to keep."""
 
     def state(self) -> dict[str, Any]:
@@ -149,13 +157,12 @@ class Reused:
         self, passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float
     ) -> None:
         """g + factor h."""
-        self.measured = self.along(passes) is not None
-        combine(params, g, h, factor)
+        combine(passes, params, g, h, factor)
 
     def step(self, passes: Passes, lam: float) -> Quick | None:
         """One pass at shifted weights; a measured step first where there is no direction yet."""
-        direction = self.along(passes)
-        if direction is None or not self.measured:
+        direction = self.along(passes) if self.measured else None
+        if direction is None:
             return None
         size = direction.length
         for part in passes.parts:
@@ -166,14 +173,20 @@ class Reused:
         with shifted(direction.params, direction.values, scale, restore=self.restore_by) as realised:
             accumulate([part.again for part in passes.parts])
         return Quick(
-            grad_norm=norm([p.grad for p in with_gradient(passes.covered) if p.grad is not None]),
+            grad_norm=norm(gradients(passes.covered)),
             shift=shift,
             shift_realised=realised,
             limited=wanted > self.limit,
         )
 
-    def finished(self, passes: Passes) -> None:
-        """Keep the step's gradient for the next one."""
+    def in_place(self, passes: Passes) -> bool:
+        """Once there is a direction beside g."""
+        return self.along(passes) is not None
+
+    def finished(self, passes: Passes, *, measured: bool) -> None:
+        """Keep the step's gradient for the next one, and note whether lambda was found with a direction like that."""
+        if measured:
+            self.measured = self.along(passes) is not None
         if self.direction == "gradient":
             grads = [p.grad for p in distinct(passes.covered)]
             if norm([g for g in grads if g is not None]) > 0:
@@ -196,14 +209,18 @@ class InLoss:
         self, passes: Passes, params: Sequence[Tensor], g: Sequence[Tensor], h: Sequence[Tensor], factor: float
     ) -> None:
         """g + factor h."""
-        combine(params, g, h, factor)
+        combine(passes, params, g, h, factor)
 
     def step(self, passes: Passes, lam: float) -> Quick | None:
         """grad of J + lambda P in one pass."""
         accumulate([partial(part.loss, lam) for part in passes.parts])
-        return Quick(grad_norm=norm([p.grad for p in with_gradient(passes.covered) if p.grad is not None]))
+        return Quick(grad_norm=norm(gradients(passes.covered)))
 
-    def finished(self, passes: Passes) -> None:
+    def in_place(self, passes: Passes) -> bool:
+        """Always: the penalty does not need g."""
+        return True
+
+    def finished(self, passes: Passes, *, measured: bool) -> None:
         """Nothing to keep."""
 
     def state(self) -> dict[str, Any]:

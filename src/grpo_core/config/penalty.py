@@ -31,9 +31,9 @@ class PenaltyConfig(Section):
     (one copy of memory)."""
     refresh_every: int = Field(default=5, ge=1)
     """`every_k`: updates from one second pass to the next."""
-    measure_every: int = Field(default=32, ge=1)
-    """`reuse`, `logit_space`: updates from one second pass, which measures ratio and cosine and sets lambda,
-    to the next."""
+    measure_every: int = Field(default=64, ge=1)
+    """`reuse`, `logit_space`: updates from one measured update to the next. It makes two passes more, and no
+    copy, to find ratio and cosine and to set lambda."""
     warmup_steps: int = Field(default=0, ge=0)
     """Updates over which lambda rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -51,7 +51,9 @@ def _algorithm(config: RunConfig) -> str:
 def _penalty(config: RunConfig) -> str:
     if config.algorithm.penalty == "none" or config.train.lambda_ == 0:
         return "none"
-    return f"{config.algorithm.penalty}, lambda {config.train.lambda_:g} ({config.train.lambda_mode})"
+    kind = config.algorithm.penalty
+    form = "" if kind == "logit_space" else f", {config.penalty.form} form"
+    return f"{kind}{form}, lambda {config.train.lambda_:g} ({config.train.lambda_mode})"
 
 
 def _step(config: RunConfig) -> str:
