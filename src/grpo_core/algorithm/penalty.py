@@ -113,7 +113,7 @@ class Penalty:
         if plain.grad_norm == 0 or not plain.finite:
             return plain
         began = time.perf_counter()
-        in_place = self.quick is not None and self.quick.in_place(passes)
+        in_place = self.quick is not None and self.quick.begin(passes)
         with kept(passes.buffers):
             report = (self._in_place if in_place else self._beside)(passes, rng, plain, scale)
         return replace(report, seconds=time.perf_counter() - began)

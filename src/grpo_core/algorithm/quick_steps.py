@@ -42,8 +42,8 @@ class QuickStep(Protocol):
         """One step without a second pass; None, with nothing done, where a measured one must come first."""
         ...
 
-    def in_place(self, passes: Passes) -> bool:
-        """Whether a measured step may give up g and make it again: one more set of passes instead of a copy."""
+    def begin(self, passes: Passes) -> bool:
+        """A measured step begins; whether it may give up g and make it again, one more set of passes for no copy."""
         ...
 
     def finished(self, passes: Passes, *, measured: bool) -> None:
@@ -110,8 +110,9 @@ class Cached:
             grad.add_(h, alpha=factor)
         return Quick(grad_norm=size, ratio=factor * added / size, cosine=inner / (size * added) if added else 0.0)
 
-    def in_place(self, passes: Passes) -> bool:
-        """The cache is a copy anyway."""
+    def begin(self, passes: Passes) -> bool:
+        """No: H g itself is kept. The old one is dropped first, so that there are never two."""
+        self.kept = None
         return False
 
     def finished(self, passes: Passes, *, measured: bool) -> None:
@@ -179,7 +180,7 @@ class Reused:
             limited=wanted > self.limit,
         )
 
-    def in_place(self, passes: Passes) -> bool:
+    def begin(self, passes: Passes) -> bool:
         """Once there is a direction beside g."""
         return self.along(passes) is not None
 
@@ -216,7 +217,7 @@ class InLoss:
         accumulate([partial(part.loss, lam) for part in passes.parts])
         return Quick(grad_norm=norm(gradients(passes.covered)))
 
-    def in_place(self, passes: Passes) -> bool:
+    def begin(self, passes: Passes) -> bool:
         """Always: the penalty does not need g."""
         return True
 

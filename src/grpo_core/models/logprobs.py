@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -20,22 +21,61 @@ CHUNK_ELEMENTS = 1 << 24
 Wanted = tuple[Statistic, ...]
 
 
+class _Statistics(torch.autograd.Function):
+    """log p_y, and the wanted figures of p = softmax(z), with the gradient of all of them in one sweep over z.
+
+    d log p_y / dz = 1_y - p;   d H / dz = -p (log p + H);   d (sum_k p_k^2) / dz = 2 p (p - sum_k p_k^2)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
+        normaliser = logits.logsumexp(-1)
+        found = [logits.gather(-1, targets[:, None])[:, 0] - normaliser]
+        if wanted:
+            p = (logits - normaliser[:, None]).exp_()
+            figures = {
+                "entropy": lambda: normaliser - torch.linalg.vecdot(p, logits),
+                "collision": lambda: torch.linalg.vecdot(p, p),
+            }
+            found += [figures[name]() for name in wanted]
+        ctx.save_for_backward(logits, targets, normaliser, *found[1:])
+        ctx.wanted = wanted
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        logits, targets, normaliser, *figures = ctx.saved_tensors
+        if torch.is_grad_enabled():  # differentiated once more
+            (result,) = torch.autograd.grad(_plain(logits, targets, ctx.wanted), logits, grads, create_graph=True)
+            return result, None, None
+        p = (logits - normaliser[:, None]).exp_()
+        factor: Tensor = -grads[0][:, None]
+        for name, figure, grad in zip(ctx.wanted, figures, grads[1:], strict=True):
+            if name == "collision":
+                factor = factor + (p - figure[:, None]).mul_(2 * grad[:, None])
+            else:
+                factor = factor - (logits - (normaliser - figure)[:, None]).mul_(grad[:, None])
+        result = p.mul_(factor)
+        result.scatter_add_(-1, targets[:, None], grads[0][:, None])
+        return result, None, None
+
+
+def _plain(logits: Tensor, targets: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
+    """The same figures, written so that autograd can differentiate them as often as it likes."""
+    log_p = logits.log_softmax(-1)
+    figures = {"entropy": lambda: -(log_p.exp() * log_p).sum(-1), "collision": lambda: log_p.exp().square().sum(-1)}
+    return (log_p.gather(-1, targets[:, None])[:, 0], *(figures[name]() for name in wanted))
+
+
 def _chunk(
     hidden: Float[Tensor, "row hidden"], targets: Int[Tensor, "row"], head: Head, temperature: float, wanted: Wanted
 ) -> tuple[Float[Tensor, "row"], ...]:
     logits = head(hidden)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    logits = logits if temperature == 1.0 else logits / temperature
-    normaliser = logits.logsumexp(-1)
-    found = [logits.gather(-1, targets[:, None])[:, 0] - normaliser]
-    if wanted:
-        probabilities = (logits - normaliser[:, None]).exp()
-        statistics = {
-            "entropy": lambda: normaliser - (probabilities * logits).sum(-1),
-            "collision": lambda: probabilities.square().sum(-1),
-        }
-        found += [statistics[name]() for name in wanted]
-    return tuple(found)
+    found: tuple[Tensor, ...] = _Statistics.apply(  # type: ignore[no-untyped-call]
+        logits if temperature == 1.0 else logits / temperature, targets, wanted
+    )
+    return found
 
 
 def token_logprobs(
