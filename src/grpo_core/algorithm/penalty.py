@@ -1,6 +1,6 @@
 """The gradient penalty lambda * ||grad J||^2: its gradient is 2 lambda H g, with H g by one of `products`.
 
-A *measured* step makes a second set of passes, so that ||H g||, cos(g, H g) and with them lambda are known. An
+A *measured* step makes more sets of passes, so that ||H g||, cos(g, H g) and with them lambda are known. An
 estimator may make *quick* steps in between (`quick_steps`), with the lambda that the last measured one found. The
 published rule g + (s/eps)(g' - g) (Ackermann et al., arXiv 2602.18037) minimises J + (s/2)||grad J||^2: its strength
 s is 2 lambda here.
