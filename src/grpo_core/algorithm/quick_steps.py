@@ -78,6 +78,8 @@ class Cached:
     """For each covered weight, None where it had no gradient."""
     size: float = 0.0
     """||g|| where it was measured."""
+    length: float = 0.0
+    """The norm of what is kept."""
 
     @torch.no_grad()
     def combine(
@@ -89,6 +91,7 @@ class Cached:
         for p, first, product in zip(params, g, h, strict=True):
             product.sub_(first, alpha=along)
             p.grad = first.mul_(1 + factor * along).add_(product, alpha=factor)
+        self.length = norm(h)
         found = {id(p): product for p, product in zip(params, h, strict=True)}
         self.kept = [found.get(id(p)) for p in distinct(passes.covered)]
 
@@ -103,12 +106,11 @@ class Cached:
         both = [(p.grad, h) for p, h in zip(params, self.kept, strict=True) if p.grad is not None and h is not None]
         if not 0 < size < math.inf or not both:
             return Quick(grad_norm=size)
-        factor = 2 * lam * size / self.size
-        grads, products = [grad for grad, _ in both], [h for _, h in both]
-        added, inner = norm(products), dot(grads, products)
+        factor, length = 2 * lam * size / self.size, self.length
+        inner = dot([grad for grad, _ in both], [h for _, h in both])
         for grad, h in both:
             grad.add_(h, alpha=factor)
-        return Quick(grad_norm=size, ratio=factor * added / size, cosine=inner / (size * added) if added else 0.0)
+        return Quick(grad_norm=size, ratio=factor * length / size, cosine=inner / (size * length) if length else 0.0)
 
     def begin(self, passes: Passes) -> bool:
         """No: H g itself is kept. The old one is dropped first, so that there are never two."""
@@ -120,11 +122,11 @@ class Cached:
 
     def state(self) -> dict[str, Any]:
         """The cache goes into the checkpoint, so that a resumed run takes the very same steps."""
-        return {"kept": self.kept, "size": self.size}
+        return {"kept": self.kept, "size": self.size, "length": self.length}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Back to `state`."""
-        self.kept, self.size = state["kept"], state["size"]
+        self.kept, self.size, self.length = state["kept"], state["size"], state["length"]
 
 
 @dataclass
