@@ -26,6 +26,7 @@ from grpo_core.records import Prompt
 from grpo_core.rewards.build import build_reward, from_callable, needs_answer
 from grpo_core.rewards.reward import Reward
 from grpo_core.rollout.torch_engine import TorchEngine
+from grpo_core.runtime.memory import reuse_freed_memory
 from grpo_core.runtime.seeding import seed_everything
 from grpo_core.tracking.tracker import RunTracker
 from grpo_core.training.run import Run, Storage
@@ -68,6 +69,8 @@ def assemble(
     """
     check_folder(folder, resume)
     seed_everything(config.run.seed)
+    if config.run.reuse_memory:
+        reuse_freed_memory()
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     held_out = config.evaluation.prompts

@@ -31,6 +31,8 @@ class RunSection(Section):
     """Write TensorBoard events."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch; its own choice by default."""
+    reuse_memory: Flag = True
+    """Keep freed CPU memory for the next step instead of giving it back to the system: faster steps on Linux."""
     max_minutes: float | None = Field(default=None, gt=0)
     """Stop (with a checkpoint) after this many minutes."""
     stop_at_reward: float | None = None
