@@ -1,7 +1,8 @@
 """Ten steps of every algorithm against figures written down earlier: silent drift of the numbers shows here.
 
 Where a change is meant to move them, write them again with `python tests/golden/test_golden.py` and say why in the
-commit. The model is float64, so that another machine's rounding does not show.
+commit. The model is float64; rewards, advantages and old log-probs are float32, where another processor may round the
+other way: 1.4e-7 was seen in the loss, a sum of terms of size 1 that nearly cancel, so figures near 0 are held to 1e-6.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def test_ten_steps_are_those_written_down(name: str, tmp_path: Path) -> None:
     got = ten_steps(name, tmp_path)
     assert len(got) == len(expected) == 10
     for step, (row, golden) in enumerate(zip(got, expected, strict=True), 1):
-        assert row == pytest.approx(golden, rel=1e-5, abs=1e-7), f"step {step}"
+        assert row == pytest.approx(golden, rel=1e-5, abs=1e-6), f"step {step}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,11 @@ def sample(
     logits: Sequence[float], settings: Sampling, count: int, seed: int = 0, banned: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = torch.tensor([list(logits)], dtype=torch.float32).repeat(count, 1)
-    return draw(rows, settings, torch.Generator().manual_seed(seed), banned)
+    return draw(rows, settings, uniform(count, seed), banned)
+
+
+def uniform(count: int, seed: int) -> Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def kept(logits: Sequence[float], settings: Sampling) -> list[int]:
@@ -109,13 +113,30 @@ def test_a_token_without_mass_is_never_drawn() -> None:
     assert bool(under.isfinite().all())
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.5, 1.0])
-def test_no_uniform_number_leads_to_a_token_without_mass(uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "rand", lambda *size, **how: torch.full(size, uniform, dtype=torch.float64))
-    logits = [-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]
-    tokens, under, _ = sample(logits, how(), 1)
-    assert tokens.tolist() == [1 if uniform == 0.0 else 3]
+@pytest.mark.parametrize("number", [0.0, 0.5, 1.0])
+def test_no_uniform_number_leads_to_a_token_without_mass(number: float) -> None:
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
+    tokens, under, _ = draw(logits, how(), torch.tensor([number], dtype=torch.float64))
+    assert tokens.tolist() == [1 if number == 0.0 else 3]
     assert under.item() == pytest.approx(math.log(0.5))
+
+
+@pytest.mark.parametrize("vocab", [1, 63, 64, 65, 1000, 4096])
+@pytest.mark.parametrize("banned", [None, [0, 5]])
+def test_tokens_are_those_of_the_plain_cumulative_sum(vocab: int, banned: list[int] | None) -> None:
+    """Oracle: softmax, running sum and search in float64 over the whole vocabulary, where the library sums by blocks."""
+    if banned is not None and vocab < 10:
+        pytest.skip("nothing would be left")
+    count = 2000
+    logits = 3 * torch.randn(count, vocab, generator=torch.Generator().manual_seed(vocab), dtype=torch.float64)
+    numbers = uniform(count, 3)
+    tokens, under, alone = draw(logits, how(), numbers, None if banned is None else torch.tensor(banned))
+    plain = logits.log_softmax(-1)
+    cut = plain if banned is None else plain.index_fill(-1, torch.tensor(banned), -torch.inf).log_softmax(-1)
+    expected = torch.searchsorted(cut.exp().cumsum(-1), numbers[:, None], right=True)[:, 0].clamp(max=vocab - 1)
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(under, cut.gather(-1, tokens[:, None])[:, 0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(alone, plain.gather(-1, tokens[:, None])[:, 0], rtol=1e-12, atol=1e-12)
 
 
 def test_rows_are_drawn_independently() -> None:

@@ -8,6 +8,7 @@ from tiny_models import KINDS, byte_tokenizer, tiny_model
 
 from grpo_core.config.model import ModelConfig
 from grpo_core.models.decoding import PolicyDecoder
+from grpo_core.models.kv_cache import SPARE
 from grpo_core.models.loading import prepare
 from grpo_core.models.policy import Policy
 from grpo_core.records import Completion, Prompt, Sampling
@@ -54,6 +55,35 @@ def test_completions_come_prompt_by_prompt_and_batches_cut_nothing() -> None:
     again = small.generate(PROMPTS, Sampling(max_new_tokens=6, n=3, temperature=0))
     whole = engine.generate(PROMPTS, Sampling(max_new_tokens=6, n=3, temperature=0))
     assert [c.token_ids for c in again] == [c.token_ids for c in whole]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_sampled_depends_on_no_other_row(kind: str) -> None:
+    """Neither the batch size nor rows that finish early change a completion: each has random numbers of its own."""
+    how = Sampling(max_new_tokens=90, n=4, seed=5)
+    whole, _ = engine_for(kind)
+    small, _ = engine_for(kind, batch_size=3)
+    ends = frozenset(range(0, 384, 20))
+    whole._eos, small._eos = ends, ends
+    together, apart = whole.generate(PROMPTS, how), small.generate(PROMPTS, how)
+    assert [c.token_ids for c in together] == [c.token_ids for c in apart]
+    lengths = {len(c.token_ids) for c in together}
+    assert len(lengths) > 3, "rows must finish at different times"
+    assert all((c.token_ids[-1] in ends) == (c.finish_reason == "eos") for c in together)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cache_that_grows_in_place_equals_the_copied_one(kind: str) -> None:
+    """Long enough to outgrow its spare columns, with rows that leave on the way."""
+    engine, policy = engine_for(kind)
+    copying = TorchEngine(PolicyDecoder(policy, grow_in_place=False), [])
+    engine._eos = copying._eos = frozenset(range(0, 384, 90))
+    how = Sampling(max_new_tokens=150, n=4, seed=1)
+    ours, plain = engine.generate(PROMPTS, how), copying.generate(PROMPTS, how)
+    assert [c.token_ids for c in ours] == [c.token_ids for c in plain]
+    for mine, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(other.logprobs), rtol=1e-5, atol=1e-5)
+    assert max(len(c.token_ids) for c in ours) >= SPARE
 
 
 def test_kf29_the_seed_reaches_the_sampler() -> None:

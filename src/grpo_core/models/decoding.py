@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from grpo_core.algorithm.batch import length_mask, pad_right
+from grpo_core.models.kv_cache import give_room
 from grpo_core.models.policy import Policy
 from grpo_core.models.trunk import positions_of
 
@@ -26,10 +27,14 @@ class DecodeState:
 
 
 class PolicyDecoder:
-    """Implements the decoder that the torch engine drives. All methods run without gradients."""
+    """Implements the decoder that the torch engine drives. All methods run without gradients.
 
-    def __init__(self, policy: Policy) -> None:
+    `grow_in_place=False` leaves the cache as transformers made it, which copies all of it for every token.
+    """
+
+    def __init__(self, policy: Policy, *, grow_in_place: bool = True) -> None:
         self._policy = policy
+        self._grow_in_place = grow_in_place
 
     @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> DecodeState:
@@ -40,7 +45,7 @@ class PolicyDecoder:
         mask = length_mask([len(row) for row in prompts]).flip(1).to(device)
         with self._decoding():
             hidden, cache = self._policy.trunk(ids, mask, positions_of(mask), use_cache=True)
-        return DecodeState(cache, mask, self._logits(hidden[:, -1]))
+        return DecodeState(give_room(cache) if self._grow_in_place else cache, mask, self._logits(hidden[:, -1]))
 
     @torch.no_grad()
     def keep(self, state: DecodeState, rows: Int[Tensor, "kept"]) -> DecodeState:

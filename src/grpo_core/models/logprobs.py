@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ Head = Callable[[Float[Tensor, "row hidden"]], Float[Tensor, "row vocab"]]
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits held at once (16.8 million: 64 MiB in float32)."""
+
+SLAB_ELEMENTS = 1 << 20
+"""Logits swept at once (1 million: 4 MiB in float32): intermediate results stay small, on a CPU in its cache."""
 
 
 Wanted = tuple[Statistic, ...]
@@ -31,13 +34,12 @@ class _Statistics(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
         normaliser = logits.logsumexp(-1)
         found = [logits.gather(-1, targets[:, None])[:, 0] - normaliser]
-        if wanted:
-            p = (logits - normaliser[:, None]).exp_()
-            figures = {
-                "entropy": lambda: normaliser - torch.linalg.vecdot(p, logits),
-                "collision": lambda: torch.linalg.vecdot(p, p),
-            }
-            found += [figures[name]() for name in wanted]
+        figures: list[list[Tensor]] = [[] for _ in wanted]
+        for z, total in _slabs(logits, normaliser) if wanted else ():
+            p = (z - total[:, None]).exp_()
+            for name, parts in zip(wanted, figures, strict=True):
+                parts.append(total - torch.linalg.vecdot(p, z) if name == "entropy" else torch.linalg.vecdot(p, p))
+        found += [torch.cat(parts) for parts in figures]
         ctx.save_for_backward(logits, targets, normaliser, *found[1:])
         ctx.wanted = wanted
         return tuple(found)
@@ -48,16 +50,25 @@ class _Statistics(torch.autograd.Function):
         if torch.is_grad_enabled():  # differentiated once more
             (result,) = torch.autograd.grad(_plain(logits, targets, ctx.wanted), logits, grads, create_graph=True)
             return result, None, None
-        p = (logits - normaliser[:, None]).exp_()
-        factor: Tensor = -grads[0][:, None]
-        for name, figure, grad in zip(ctx.wanted, figures, grads[1:], strict=True):
-            if name == "collision":
-                factor = factor + (p - figure[:, None]).mul_(2 * grad[:, None])
-            else:
-                factor = factor - (logits - (normaliser - figure)[:, None]).mul_(grad[:, None])
-        result = p.mul_(factor)
+        result = torch.empty_like(logits)
+        for z, p, total, *rest in _slabs(logits, result, normaliser, *grads, *figures):
+            grad, others, known = rest[0], rest[1 : len(grads)], rest[len(grads) :]
+            torch.sub(z, total[:, None], out=p).exp_()
+            factor: Tensor = -grad[:, None]
+            for name, figure, other in zip(ctx.wanted, known, others, strict=True):
+                if name == "collision":
+                    factor = (p - figure[:, None]).mul_(2 * other[:, None]).add_(factor)
+                else:
+                    factor = (z - (total - figure)[:, None]).mul_(-other[:, None]).add_(factor)
+            p.mul_(factor)
         result.scatter_add_(-1, targets[:, None], grads[0][:, None])
         return result, None, None
+
+
+def _slabs(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Rows of all tensors together, few enough that what is made from their logits stays in the processor's cache."""
+    rows = max(1, SLAB_ELEMENTS // tensors[0].shape[-1])
+    return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
 def _plain(logits: Tensor, targets: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:

@@ -38,10 +38,15 @@ class _Row:
     reason: FinishReason = "length"
 
 
+COMPACT = 8
+"""Finished rows are dropped once they are one in so many: dropping copies the cache of all the others."""
+
+
 class TorchEngine:
     """Prefills each distinct prompt once, forks it `n` times, and drops rows as they finish.
 
-    `batch_size` bounds the completions decoded at once.
+    `batch_size` bounds the completions decoded at once. Which tokens a completion gets depends on neither that nor on
+    when other rows finish: each has its own random numbers.
     """
 
     def __init__(self, decoder: Decoder, eos: Iterable[int], *, batch_size: int | None = None) -> None:
@@ -51,12 +56,13 @@ class TorchEngine:
 
     def generate(self, prompts: Sequence[Prompt], how: Sampling) -> list[Completion]:
         """See `RolloutEngine.generate`. The same prompts, weights and `how` give the same tokens."""
-        generator = torch.Generator().manual_seed(how.seed)
         jobs = [prompt for prompt in prompts for _ in range(how.n)]
+        generator = torch.Generator().manual_seed(how.seed)
+        uniform = torch.rand(len(jobs), how.max_new_tokens, generator=generator, dtype=torch.float64)
         size = self._batch_size or max(1, len(jobs))
         rows: list[_Row] = []
         for start in range(0, len(jobs), size):
-            rows += self._decode(jobs[start : start + size], how, generator)
+            rows += self._decode(jobs[start : start + size], how, uniform[start : start + size])
         return [
             Completion(
                 prompt_id=row.prompt_id,
@@ -74,36 +80,35 @@ class TorchEngine:
     def close(self) -> None:
         """Nothing is held between calls."""
 
-    def _decode(self, jobs: Sequence[Prompt], how: Sampling, generator: torch.Generator) -> list[_Row]:
+    def _decode(self, jobs: Sequence[Prompt], how: Sampling, uniform: Tensor) -> list[_Row]:
         distinct = list(dict.fromkeys(job.token_ids for job in jobs))
         place = {ids: row for row, ids in enumerate(distinct)}
         state = self._decoder.prefill(distinct)
         state = self._decoder.keep(state, torch.tensor([place[job.token_ids] for job in jobs]))
         rows = [_Row(job.id) for job in jobs]
-        alive = list(rows)
+        decoded = list(rows)
         eos = torch.tensor(sorted(self._eos))
         for count in range(how.max_new_tokens):
             banned = eos if count < how.min_new_tokens else None
-            tokens, logprobs, policy = draw(state.logits, how, generator, banned)
-            going = self._record(alive, tokens.tolist(), logprobs.tolist(), policy.tolist())
+            tokens, logprobs, policy = draw(state.logits, how, uniform[:, count], banned)
+            self._record(decoded, tokens.tolist(), logprobs.tolist(), policy.tolist())
+            going = [place for place, row in enumerate(decoded) if row.reason != "eos"]
             if not going or count == how.max_new_tokens - 1:
                 break
-            if len(going) < len(alive):
+            if (len(decoded) - len(going)) * COMPACT >= len(decoded):
                 index = torch.tensor(going)
                 state, tokens = self._decoder.keep(state, index), tokens[index.to(tokens.device)]
-                alive = [alive[row] for row in going]
+                decoded, uniform = [decoded[row] for row in going], uniform[index]
             state = self._decoder.advance(state, tokens)
         return rows
 
-    def _record(self, rows: Sequence[_Row], tokens: list[int], logprobs: list[float], policy: list[float]) -> list[int]:
-        """Append one token to each row; returns the positions of the rows that go on."""
-        going = []
-        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+    def _record(self, rows: Sequence[_Row], tokens: list[int], logprobs: list[float], policy: list[float]) -> None:
+        """Append one token to each row that has not finished."""
+        for row, token, logprob, alone in zip(rows, tokens, logprobs, policy, strict=True):
+            if row.reason == "eos":
+                continue
             row.tokens.append(token)
-            row.logprobs.append(logprobs[place])
-            row.policy_logprobs.append(policy[place])
+            row.logprobs.append(logprob)
+            row.policy_logprobs.append(alone)
             if token in self._eos:
                 row.reason = "eos"
-            else:
-                going.append(place)
-        return going
