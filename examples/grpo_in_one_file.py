@@ -33,25 +33,20 @@ def next_logits(model, ids):
 
 @torch.no_grad()
 def sample(model, prompts, eos, seed):
-    """GROUP completions for each prompt, one uniform number a row and token, all rows step by step."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = [torch.tensor(prompt) for prompt in prompts for _ in range(GROUP)]
-    done = [[] for _ in rows]
-    alive = list(range(len(rows)))
-    for _ in range(MAX_NEW):
-        uniform = torch.rand(len(alive), 1, generator=generator, dtype=torch.float64)
-        going = []
-        for row, u in zip(alive, uniform, strict=True):
-            cumulative = next_logits(model, rows[row]).log_softmax(-1).exp().double().cumsum(-1)
-            token = int(torch.searchsorted(cumulative, u * cumulative[-1], right=True))
-            done[row].append(token)
-            rows[row] = torch.cat([rows[row], torch.tensor([token])])
-            if token not in eos:
-                going.append(row)
-        alive = going
-        if not alive:
-            break
-    return done
+    """GROUP completions for each prompt; every completion has its own row of uniform numbers."""
+    starts = [prompt for prompt in prompts for _ in range(GROUP)]
+    uniform = torch.rand(len(starts), MAX_NEW, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    completions = []
+    for start, numbers in zip(starts, uniform, strict=True):
+        done = []
+        for u in numbers:
+            logits = next_logits(model, torch.tensor([*start, *done]))
+            cumulative = logits.log_softmax(-1).exp().double().cumsum(-1)
+            done.append(int(torch.searchsorted(cumulative, u * cumulative[-1], right=True)))
+            if done[-1] in eos:
+                break
+        completions.append(done)
+    return completions
 
 
 def logprobs(model, prompt, completion):
