@@ -2,7 +2,7 @@
 
     python benchmarks/penalty_cost.py [--models tiny,smollm2] [--train full,lora] [--estimators reuse,exact]
                                       [--forms score] [--rounds 7] [--threads 2] [--cpu-time] [--set KEY=VALUE]
-                                      [--json FILE]
+                                      [--live] [--json FILE]
 
 Two fresh processes, one with the penalty and one without, build the same run, sample the same rollout, and then update
 on it again and again, in turns, so that whatever else the machine does falls on both. Some estimators take a dearer
@@ -13,7 +13,8 @@ On a busy machine take --cpu-time and --threads 1: the processor's seconds hardl
 
 Peak memory is that of the process on the CPU and that of the allocator on CUDA. "copies more" is what the penalty adds
 to it, in multiples of the trained weights; the process's peak repeats to a few megabytes only, which for a tiny model
-is many copies.
+is many copies. Part of it are holes that malloc keeps: --live leaves them out, by having every block mapped by itself
+and given back at once. That makes updates slow, so take the times from a run without it.
 """
 
 from __future__ import annotations
@@ -267,7 +268,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     parser.add_argument("--json", type=Path, help="write every update's figures here")
     parser.add_argument("--cpu-time", action="store_true", help="go by the processor's seconds")
+    parser.add_argument("--live", action="store_true", help="peaks without malloc's holes; times are not usual ones")
     arguments = parser.parse_args()
+    if arguments.live:
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
+        arguments.overrides.append("run.reuse_memory=false")
     clock = "cpu_seconds" if arguments.cpu_time else "seconds"
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # for the workers: peaks that repeat,
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # and threads that wait without taking the other's processor
