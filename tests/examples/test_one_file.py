@@ -51,7 +51,7 @@ def library(model: Path, folder: Path, rate: float, strength: float) -> tuple[li
         "model": {"path": str(model), "device": "cpu"},
         "data": {"kind": "arithmetic", "task": "larger", "digits": 2, "worked_examples": 1},
         "reward": {"kind": "number", "take": "first_line"},
-        "algorithm": "grpo",
+        "algorithm": {"name": "grpo", "penalty": "finite_difference"},
         "train": {"steps": 5, "batch_size": 16, "seq_length": 300, "learning_rate": rate, "lambda": strength},
         "rollout": {"group_size": 4, "max_new_tokens": 8},
         "evaluation": {"prompts": 0},

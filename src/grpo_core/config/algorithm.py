@@ -29,7 +29,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "kl_controller": "fixed",
         "reduction": "token_mean",
         "whiten_advantages": False,
-        "penalty": "finite_difference",
+        "penalty": "every_k",
     },
 }
 ALGORITHMS["group_relative"] = ALGORITHMS["grpo"] | {
@@ -75,7 +75,7 @@ class AlgorithmConfig(Section):
     """The loss's denominator: all tokens; mean of sequence means; sequences; sequences x max_new_tokens."""
     whiten_advantages: Flag = False
     """Standardise advantages over the rollout's response tokens."""
-    penalty: Literal["none", "exact", "finite_difference", "reuse", "every_k", "logit_space"] = "finite_difference"
+    penalty: Literal["none", "exact", "finite_difference", "reuse", "every_k", "logit_space"] = "every_k"
     """Estimator of the gradient penalty. `finite_difference`: a second pass at shifted weights. `reuse`: one
     pass, shifted along the optimizer's running mean. `every_k`: a second pass each penalty.refresh_every
     updates. `logit_space`: a closed form per token, one pass. `exact`: differentiates twice, the oracle;
